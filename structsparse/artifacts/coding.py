@@ -1,7 +1,7 @@
 """Lossless coding of integers and words as bytes of an artifact: arithmetic coding for integers, LZMA for words.
 
-Decoding checks its input. Damaged bytes lead to a UserError that names the tensor, or to wrong values, never to a read
-or write out of bounds."""
+Decoding checks its input. Damaged bytes lead to a UserError or to wrong values, but never to an access out of bounds.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from structsparse.artifacts.folder import take_bytes
 from structsparse.base.errors import UserError
 from structsparse.kernels.artifacts import arithmetic_coder as coder
 
-WIDEST = 14  # most bits of a symbol; for more bits, learning the probabilities costs more than coding saves
+WIDEST = 14  # maximum number of bits of an encoded integer; coding longer integers does not save space
 _LZMA = {"format": lzma.FORMAT_RAW, "filters": [{"id": lzma.FILTER_LZMA2, "preset": 6}]}
-_EXPANSION = 1000  # most bytes of decoded words per encoded byte
+_EXPANSION = 1000  # maximum number of decoded bytes per encoded byte of a word list
 
 
 def bits_of(largest: int) -> int:
@@ -25,7 +25,7 @@ def bits_of(largest: int) -> int:
     return int(largest).bit_length()
 
 
-# --- symbols
+# --- coding of integers (symbols)
 
 
 def encode_symbols(
@@ -33,10 +33,10 @@ def encode_symbols(
 ) -> np.ndarray:
     """Artifact coding: encode integers below 2^width (symbols) as bytes (uint8) by adaptive arithmetic coding.
 
-    `contexts` selects the probability model of each symbol. Where `chained` is true, the context includes the symbol
-    before."""
+    `contexts` has an integer for each symbol, which selects the probability model. Where `chained` is true, the model
+    also depends on the previous symbol."""
     contexts, chained, counts = _coder_state(len(symbols), width, contexts, chained)
-    buffer = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)  # upper bound; unused pages take no memory
+    buffer = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)  # largest possible size of the encoded bytes
     symbols = symbols if symbols.dtype == np.uint8 else symbols.astype(np.int32)
     size = coder.encode(symbols, contexts, chained, width, counts, buffer)
     return buffer[:size].copy()
@@ -50,9 +50,10 @@ def decode_symbols(
     contexts: np.ndarray | None = None,
     chained: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Artifact coding: decode `count` integers that `encode_symbols` has encoded: uint8 if they fit, else int32.
+    """Artifact coding: decode `count` integers that `encode_symbols` has encoded.
 
-    `name` is the name of the tensor, for error messages."""
+    The result is uint8 for integers of at most 8 bits, else int32. `name` is the name of the tensor, for error
+    messages."""
     symbols = np.empty(count, np.uint8 if width <= 8 else np.int32)
     contexts, chained, counts = _coder_state(count, width, contexts, chained)
     if coder.decode(encoded, contexts, chained, width, counts, symbols) < len(encoded):
@@ -61,7 +62,7 @@ def decode_symbols(
 
 
 def encode_with_width(symbols: np.ndarray, contexts: np.ndarray | None = None) -> np.ndarray:
-    """Artifact coding: encode integers as bytes, where the first byte is the number of bits of an integer."""
+    """Artifact coding: encode integers as bytes; the first byte is the number of bits of an integer."""
     width = bits_of(symbols.max(initial=0))
     return np.concatenate([np.array([width], np.uint8), encode_symbols(symbols, width, contexts)])
 
@@ -77,10 +78,10 @@ def decode_with_width(tensors: dict, name: str, count: int, contexts: np.ndarray
 def _coder_state(
     count: int, width: int, contexts: np.ndarray | None, chained: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Artifact coding: the arguments of the arithmetic coder, with zeroed bit counts of the probability models.
+    """Artifact coding: the context arrays and the initial bit counts (zeros) for the arithmetic coder.
 
-    Returns the context of each symbol, whether each symbol is chained, and the counts. If `contexts` or `chained` is
-    None, all symbols have one context or no chaining."""
+    Returns the context of each symbol, whether the context includes the previous symbol, and the counts of 0 and 1
+    bits."""
     contexts = np.broadcast_to(np.int32(0), count) if contexts is None else contexts.astype(np.int32)
     chained = np.broadcast_to(np.False_, count) if chained is None else chained
     predecessors = (1 << width) if chained.any() else 0
@@ -88,7 +89,7 @@ def _coder_state(
     return contexts, chained, np.zeros((rows, 2), np.uint16)
 
 
-# --- words
+# --- coding of words
 
 
 def encode_words(words: Sequence[str]) -> np.ndarray:

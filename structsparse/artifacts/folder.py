@@ -24,7 +24,7 @@ FORMAT = 2  # version of the format of `model.json` that this program writes and
 DESCRIPTION, WEIGHTS = "model.json", "weights.safetensors"
 
 
-# --- reading
+# --- reading the artifact folder
 
 
 def read_description(folder: Path) -> dict:
@@ -34,9 +34,9 @@ def read_description(folder: Path) -> dict:
 
 
 def _parsed(text: bytes) -> dict:
-    """Artifact folder: the fields in the text of `model.json`, if this version reads their format.
+    """Artifact folder: parse the text of `model.json` to its fields; refuses older and newer format versions.
 
-    JSON that is not an object has no fields."""
+    JSON that is not an object gives no fields."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -116,10 +116,10 @@ def as_float32(folder: Path, numbers: np.ndarray) -> np.ndarray:
     return single
 
 
-# --- fields of the description
+# --- fields of `model.json`
 
 
-Fields = dict[str, tuple[Callable[[object], bool], str]]  # by name: test of the value, expected value in words
+Fields = dict[str, tuple[Callable[[object], bool], str]]  # field name -> (test of the value, expected value in words)
 COMMON_FIELDS: Fields = {
     "format": (lambda value: type(value) is int and value > 0, "a number"),
     "structsparse": (lambda value: isinstance(value, str), "a version"),
@@ -128,7 +128,7 @@ COMMON_FIELDS: Fields = {
 
 
 def check_fields(description: dict, fields: Fields, optional: Collection[str] = ()) -> None:
-    """Artifact folder: check that `model.json` has exactly these fields, with acceptable values.
+    """Artifact folder: check that `model.json` has exactly the given fields, with acceptable values.
 
     Fields named in `optional` may be missing."""
     for name in sorted(({*description} ^ {*fields}) - {*optional}):
@@ -144,11 +144,11 @@ def are_strings(value: object) -> bool:
 
 
 def each_is(value: object, accepts: Callable[[object], bool]) -> bool:
-    """Artifact folder: whether a field of `model.json` is an object all of whose values `accepts` accepts."""
+    """Artifact folder: whether a field of `model.json` is an object whose values all pass the test `accepts`."""
     return isinstance(value, dict) and all(map(accepts, value.values()))
 
 
-# --- writing
+# --- writing the artifact folder
 
 
 def write_model(folder: Path, description: dict, weights: bytes) -> int:
@@ -185,9 +185,9 @@ def _write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _swap(new: Path, folder: Path, old: Path) -> None:
-    """Artifact folder: rename the folder of the new model to `folder`, and the old model to `old`.
+    """Artifact folder: rename the folder of the old model to `old`, and the folder of the new model to `folder`.
 
-    Both folders are renamed or none."""
+    If the second step fails, the first step is undone."""
     try:
         if folder.exists():
             folder.rename(old)
@@ -202,9 +202,9 @@ def _swap(new: Path, folder: Path, old: Path) -> None:
 
 @dataclass(frozen=True)
 class TensorParts:
-    """Artifact folder: which tensors belong to features (`index`) or labels, by the beginnings of tensor names.
+    """Artifact folder: name prefixes of the tensors that belong to features (`index`) or to labels.
 
-    Tensors of feature keys, and of positions in coded tables, are recognised for every task."""
+    A size report uses the prefixes. Tensors of feature keys and of positions in encoded tables need no prefix."""
 
     index: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()

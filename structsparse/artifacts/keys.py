@@ -1,8 +1,9 @@
 """Hash keys of the features in an artifact: shortened, encoded in few bits, and read back as a feature index.
 
-The keys of a feature template are an ascending sequence of random numbers. They are encoded as Elias (1974) and Fano
-(1971) proposed. The low bits of each key are stored as they are. The high bits are stored as the number of keys with
-each value of the high bits, in unary. An arithmetic coder compresses these ones and zeros to their entropy."""
+The sorted keys of each feature template are encoded by Elias-Fano coding (Elias 1974, Fano 1971):
+
+* The low bits of each key are stored as they are.
+* For each value of the high bits, the number of keys is stored in unary. An arithmetic coder compresses these bits."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from structsparse.features.keys import WORD, FeatureIndex
 from structsparse.kernels.artifacts import bits as packing
 
 Index = TypeVar("Index", bound=FeatureIndex)
-GUARD = 32  # additional bits of a key; one in 2^GUARD unknown features is mistaken for a known feature
-LEAST_GUARD = 4  # fewest additional bits of a key that may be chosen
-EXPECTED_KEYS = "counts of features and bits of their keys"  # error messages: the values that `are_keys` accepts
+GUARD = 32  # default number of extra bits in a key; one in 2^GUARD unknown features is mistaken for a known feature
+LEAST_GUARD = 4  # least number of extra bits in a key that a user may choose
+EXPECTED_KEYS = "counts of features and bits of their keys"  # for error messages: the values that `are_keys` accepts
 
 
 def are_keys(value: object) -> bool:
     """Artifact keys: whether a field of `model.json` describes the hash keys of each feature template.
 
-    The field must be an object of [number of features, bits of a key] by template."""
+    The field must map the name of each template to [number of features, bits of a key]."""
     return each_is(value, lambda pair: isinstance(pair, list) and len(pair) == 2 and _possible(*pair))
 
 
@@ -42,7 +43,7 @@ def keep_living_(
 ) -> tuple[dict[str, list[int]], np.ndarray]:
     """Artifact keys: restrict weight tables to features with a nonzero weight, sorted by key, and encode these keys.
 
-    Returns, by template, the number of features and the bits of a key; also the encoded keys as bytes."""
+    Returns {template name: [number of features, bits of a key]}, and the encoded keys as bytes."""
     masks = [(state[name] != 0).any(axis=1) for name in tables]
     alive = np.logical_or.reduce(masks) if masks else np.zeros(len(index), bool)
     living, _ = index.keep(alive)
@@ -54,7 +55,7 @@ def keep_living_(
 
 
 def encode_keys(index: FeatureIndex) -> np.ndarray:
-    """Artifact keys: encode the hash keys of all templates as bytes, first all low bits, then the coded high bits."""
+    """Artifact keys: encode the hash keys of all templates as bytes, first low bits, then compressed high bits."""
     sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]
     if len(index.keys) == 0:
         return np.zeros(0, np.uint8)
@@ -80,8 +81,8 @@ def decode_keys(
 ) -> Index:
     """Artifact keys: decode the feature index from the tensor `name`, which holds encoded hash keys.
 
-    `templates`: number of features and bits of a key by the name of the template. `parse` reads the name of a
-    template."""
+    `templates` maps the name of each template to [number of features, bits of a key]. `parse` turns such a name into
+    templates."""
     sizes, encoded = list(templates.values()), take_bytes(tensors, name)
     low_bytes, lengths = _sizes(sizes)
     if len(encoded) < low_bytes:
@@ -108,9 +109,9 @@ def decode_keys(
 
 
 def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
-    """Artifact keys: the bytes of the low bits of all keys, and the number of coded high bits of each template.
+    """Artifact keys: the byte count of the low bits of all keys, and the bit count of the high bits of each template.
 
-    `sizes` has (number of keys, bits of a key) of each template."""
+    `sizes` has (number of keys, bits of a key) of each template. Bits are counted before compression."""
     total, lengths = 0, []
     for count, bits in sizes:
         low_bits = _low_bits(count, bits)
@@ -120,8 +121,7 @@ def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
 
 
 def _low_bits(count: int, bits: int) -> int:
-    """Artifact keys: the number of low bits of a hash key, which are stored as they are.
+    """Artifact keys: how many low bits of a hash key are stored as they are, for `count` keys of `bits` bits.
 
-    There remain four to eight values of the high bits per key. A key then costs a tenth of a bit more than the
-    minimum."""
+    The total size is then close to the minimum."""
     return max(0, bits - count.bit_length() - 2)

@@ -13,9 +13,9 @@ from torch import Tensor
 from structsparse.artifacts.keys import GUARD, LEAST_GUARD
 from structsparse.base.errors import UserError
 
-FEWEST, MOST = 2, 10  # fewest and most bits of a quantized weight
-REACHES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # limits of quantized weights that are tried, as shares of the largest weight
-_SMALLEST = 2.0**-126  # smallest step; float32 has fewer digits for smaller numbers
+FEWEST, MOST = 2, 10  # minimum and maximum number of bits of a quantized weight
+REACHES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # limits for clipping that are tried, as shares of the largest absolute weight
+_SMALLEST = 2.0**-126  # smallest step between quantized weights; smaller float32 numbers are denormal
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ArtifactOptions:
 
     An option that is None leaves the weights or the keys as they are."""
 
-    bits: int | None = None  # fewest and most bits of a quantized weight
+    bits: int | None = None  # number of bits of a quantized weight; None: no quantization
     mistaken: float | None = None  # share of unknown features that may be mistaken for known features
 
     @classmethod
@@ -40,9 +40,10 @@ class ArtifactOptions:
 
     @property
     def guard(self) -> int | None:
-        """Size option of an artifact beside quantization: the bits of a key beyond the bits that tell features apart.
+        """Size option of an artifact beside quantization: the number of extra bits in a feature key.
 
-        An unknown feature is mistaken for a known feature once in 2^guard. None keeps the full keys."""
+        With these extra bits, an unknown feature is mistaken for a known feature once in 2^guard. None keeps the full
+        keys."""
         return None if self.mistaken is None else math.ceil(-math.log2(self.mistaken))
 
 
@@ -50,7 +51,7 @@ class ArtifactOptions:
 def quantize_all_(parameters: Iterable[Tensor], bits: int, loss: Callable[[], float]) -> None:
     """Quantization of all parameters in place, one after the other, each with the range that gives the smallest loss.
 
-    If few weights are large, a range smaller than the largest weight has a finer step and is often better."""
+    A smaller range clips large weights but has a finer step."""
     for weights in parameters:
         original, least, best = weights.clone(), math.inf, 1.0
         for reach in REACHES:
@@ -64,8 +65,8 @@ def quantize_all_(parameters: Iterable[Tensor], bits: int, loss: Callable[[], fl
 def quantize_(weights: Tensor, bits: int, reach: float = 1.0) -> Tensor:
     """Quantization of weights in place: round to the nearest of 2^bits - 1 multiples of a step; returns the weights.
 
-    The largest multiple is about the share `reach` of the largest weight. Zeros and infinities stay as they are. The
-    step has 8 binary digits, so that float32 represents all multiples exactly."""
+    Weights beyond about `reach` times the largest absolute weight are clipped. Zeros and infinities stay as they are.
+    Float32 represents all multiples exactly."""
     finite, most = torch.isfinite(weights), 2 ** (bits - 1) - 1
     largest = float(torch.where(finite, weights, 0.0).abs().max()) if weights.numel() else 0.0
     if largest == 0.0:

@@ -1,7 +1,6 @@
-"""Lossless coding of weight tables as tensors of an artifact: positions and values of nonzero entries apart.
+"""Lossless coding of weight tables as tensors of an artifact: positions and values of nonzero entries separately.
 
-Several encodings of a table are tried, and the smallest is chosen. The plain float32 array is one of these
-encodings."""
+Several encodings of a table are tried, including the plain float32 array, and the smallest is chosen."""
 
 from __future__ import annotations
 
@@ -21,20 +20,23 @@ from structsparse.artifacts.folder import take, take_bytes
 from structsparse.base.errors import UserError
 
 _HEADER = 66  # bytes of the header of a tensor in a safetensors file, besides the name of the tensor
-_WIDEST_CODE = 10  # most bits of the code of a value
-_SAMPLE = 1 << 14  # values in the sample that shows whether there are too many distinct values
-_WIDEST_CHAIN = 9  # most bits of a label for which the context includes the label before
+_WIDEST_CODE = 10  # maximum number of bits of an integer code that replaces a value
+_SAMPLE = 1 << 14  # number of values in the sample that shows whether there are too many distinct values
+_WIDEST_CHAIN = 9  # maximum number of bits of a label that is coded with the previous label as context
 
 
 def encode_table(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
     """Artifact tables: encode a weight table (float32 [rows, labels] or [rows]) as tensors, in the smallest way.
 
-    The encodings are: the plain array; the nonzero entries row by row; the nonzero entries of the distinct rows, with
-    the number of the distinct row for each row."""
+    The encodings are:
+
+    * the plain array
+    * the nonzero entries, row by row
+    * the nonzero entries of the distinct rows, and for each row the index of its distinct row"""
     flat = table.reshape(len(table), math.prod(table.shape[1:]))
     plain = {name: np.ascontiguousarray(table)}
     if flat.shape[1] == 1 and flat.all() and _too_many(flat[:, 0]):
-        return plain  # all rows are nonzero and most values are distinct
+        return plain  # other encodings would not be smaller
     encodings = [plain]
     if table.size and flat.shape[1] < 1 << WIDEST:
         encodings.append(_encode_rows(name, flat))
@@ -69,7 +71,7 @@ def _file_bytes(tensors: dict[str, np.ndarray]) -> int:
 def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Artifact tables: the distinct rows of a weight table, the most frequent first.
 
-    Also returns, for each row, the number of its distinct row."""
+    Also returns, for each row, the index of its distinct row."""
     plain = np.ascontiguousarray(flat + np.float32(0))  # turns -0 into 0
     as_items = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1]))).ravel()
     _, first, numbers, counts = np.unique(as_items, return_index=True, return_inverse=True, return_counts=True)
@@ -118,8 +120,9 @@ def _symbols(tensors: dict, name: str, width: int, count: int, *contexts: np.nda
 def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Artifact tables: the coding context of the label (column) of each nonzero entry of a weight table.
 
-    The context is the number of nonzero entries of the row and, unless there are very many labels, the label before.
-    Also returns whether the label before is part of the context (chained), for each entry, and the bits of a label."""
+    The context depends on the number of nonzero entries in the row. Unless there are very many labels, it also depends
+    on the previous label in the row. Returns the contexts, whether each context includes the previous label, and the
+    number of bits of a label."""
     width = bits_of(labels - 1)
     sizes = np.repeat(counts, counts)
     chained = np.ones(len(sizes), bool)
@@ -132,7 +135,7 @@ def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.nda
 def _value_contexts(counts: np.ndarray) -> np.ndarray:
     """Artifact tables: the coding context of the value of each nonzero entry of a weight table.
 
-    The context is the number of nonzero entries of the row, at most four, minus one."""
+    The context is the number of nonzero entries in the row minus one, at most 3."""
     return np.minimum(np.repeat(counts, counts), 4) - 1
 
 
@@ -142,7 +145,7 @@ def _value_contexts(counts: np.ndarray) -> np.ndarray:
 def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[str, np.ndarray]:
     """Artifact tables: encode the nonzero values (float32 [entries]) of a weight table as tensors, in the smallest way.
 
-    The encodings are: multiples of a step, codes of the distinct values, or the plain values."""
+    The encodings are multiples of a step, codes of the distinct values, or the plain values."""
     plain = {f"{name}.values": values}
     if _too_many(values):
         return plain
@@ -163,7 +166,7 @@ def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[
 def _too_many(values: np.ndarray) -> bool:
     """Artifact tables: whether a sample of values of a weight table has more distinct values than there are codes.
 
-    The sample saves sorting all values."""
+    A sample is used because sorting all values takes longer."""
     return len(np.unique(values[:_SAMPLE])) > 1 << _WIDEST_CODE
 
 
@@ -187,11 +190,11 @@ def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray
 
 
 def step_of(values: np.ndarray) -> np.float32 | None:
-    """Artifact tables: the largest step such that all values are exact small multiples of the step, or None."""
+    """Artifact tables: the largest step such that each value is an exact, small multiple of the step; else None."""
     if not len(values) or not np.isfinite(values).all() or not values.any():
         return None
     sizes = np.abs(values[values != 0]).astype(np.float64)
-    unit = np.spacing(np.float32(sizes.min()))  # every float32 of at least this absolute value is a multiple of `unit`
+    unit = np.spacing(np.float32(sizes.min()))  # all values are multiples of float32's spacing at the smallest value
     if sizes.max() / unit >= 2**53:
         return None
     step = np.gcd.reduce((sizes / np.float64(unit)).astype(np.int64)) * np.float64(unit)

@@ -3,18 +3,18 @@
 import ctypes
 import platform
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # parameter numbers of the C function mallopt
-_KEPT = 1 << 31  # bytes of free memory at the end of the heap, above which the heap shrinks
-_GROWTH = 1 << 26  # bytes by which the heap grows at least
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # option codes of the C function mallopt
+_KEPT = 1 << 31  # bytes of free heap memory that are kept; more is returned to the operating system
+_GROWTH = 1 << 26  # minimum number of bytes by which the heap grows
 
 
 def keep_freed_memory() -> bool:
     """Make the memory allocator of the C library keep freed memory for later arrays.
 
-    Returns whether this is possible (glibc only). By default glibc maps memory for each array above 32 MB and unmaps
-    the memory when the array is freed. For each new array, the operating system fills every page with zeros, which
-    takes a quarter of the CPU time of a large language model. Freed memory does not always fit the next array, so the
-    peak of memory rises: by at most 45 % in our measurements (10 million words)."""
+    Returns whether this is possible (glibc only). By default, glibc returns the memory of a freed array above 32 MB to
+    the operating system. The system must then fill the memory pages of each new array with zeros. Keeping the memory
+    saves a quarter of the CPU time of a large language model. The peak of memory rises, by at most 45 % in our
+    measurements."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt

@@ -6,18 +6,18 @@ import numpy as np
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Ragged array: the concatenated index ranges begin : begin + length of all pairs (begin, length).
+    """Ragged array: concatenate the index ranges begin, ..., begin + length - 1 of all pairs (begin, length).
 
-    Returns int64 [sum of lengths]."""
+    Example: the begins [5, 0] and the lengths [2, 3] give [5, 6, 0, 1, 2]."""
     ends = np.cumsum(lengths)
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def padded_batches(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Batches of arrays of similar size: slices (begin, end) of items sorted by falling size.
+    """Yield batches of arrays of similar size, as index ranges (begin, end) of `sizes`.
 
-    Each batch is padded to the largest item of the batch. The number of items times the largest size is at most
-    `limit`, unless the slice has a single item."""
+    `sizes` has the size of each array, the largest first. The padded sizes of a batch sum to at most `limit`, unless
+    the batch is a single array."""
     begin = 0
     while begin < len(sizes):
         end = min(begin + max(1, limit // max(1, int(sizes[begin]))), len(sizes))

@@ -1,9 +1,9 @@
-"""Disk cache of arrays, addressed by content: the key of an entry is a hash of all inputs of its computation.
+"""Disk cache of arrays: the key of an entry is a hash of all inputs from which the arrays are computed.
 
-An entry is one file: a line of JSON that describes the arrays, then the bytes of the arrays. Checksums
-cover the line and the arrays. Entries are written to a temporary file and renamed, so readers never see half of an
-entry and concurrent writers do no harm. Entries are memory-mapped, so concurrent runs share the memory. When the cache
-is too large, the least recently used entries are evicted."""
+- An entry is one file: a line of JSON that describes the arrays, then the bytes of the arrays. Both have checksums.
+- A new entry is written to a temporary file, which is then renamed. Readers never see half of an entry.
+- Entries are memory-mapped. Concurrent runs share this memory.
+- When the cache is too large, the least recently used entries are removed."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ import pooch
 from structsparse.base.errors import UserError
 
 CACHE_VARIABLE = "STRUCTSPARSE_CACHE"
-FORMAT = 1  # version of the file format of cache entries; part of every key
-_ALIGNMENT = 64  # bytes; arrays begin at multiples of this, the size of a CPU cache line
-_ABANDONED = 3600  # seconds after which a temporary file counts as left behind by a killed process
+FORMAT = 1  # version of the file format of cache entries; part of every cache key
+_ALIGNMENT = 64  # in a file, arrays begin at multiples of this number of bytes (a CPU cache line)
+_ABANDONED = 3600  # age in seconds from which temporary files are deleted, as remains of a killed process
 _DTYPES = ("int32", "int64", "uint64")
 
 Arrays = dict[str, np.ndarray]
 
 
 class Damaged(Exception):
-    """Error for a cache entry whose bytes do not match its checksums; the file has been removed."""
+    """Error for a cache entry that does not match its checksums and was therefore removed."""
 
 
 def cache_folder() -> Path:
-    """The cache folder for all results and downloads that can be made again: STRUCTSPARSE_CACHE or the system's."""
+    """The cache folder for results and downloads: $STRUCTSPARSE_CACHE, or else a folder in the user's cache."""
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")).expanduser()
 
 
 def folder() -> Path:
-    """The folder of the cache entries, inside the cache folder."""
+    """The subfolder of the cache folder that holds the cache entries."""
     return cache_folder() / "prepared"
 
 
 def key(about: Sequence, arrays: Iterable[np.ndarray], code: Iterable[Path] = ()) -> str:
-    """Cache key: a hash of the options (as JSON), the input arrays, and the source files that compute the result."""
+    """Cache key: a hash of the options `about` (as JSON), of input arrays, and of the source files `code`."""
     digest = blake2b(json.dumps([FORMAT, *about]).encode(), digest_size=16)
     for array in arrays:
         digest.update(f"{array.dtype} {array.shape}".encode())
@@ -60,7 +60,7 @@ def key(about: Sequence, arrays: Iterable[np.ndarray], code: Iterable[Path] = ()
 
 
 def check_megabytes(megabytes: int) -> None:
-    """Refuse a cache limit that is not a number of megabytes; false counts as 0."""
+    """Refuse a cache limit that is not a whole number of megabytes; the value false is accepted as 0."""
     if type(megabytes) not in (int, bool) or megabytes is True or megabytes < 0:
         raise UserError(f"cache is {megabytes}, expected how many megabytes to keep, 0 to turn the cache off")
 
@@ -71,10 +71,10 @@ def _warn(message: str) -> None:
 
 
 def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: Callable[[str], None] = _warn) -> Arrays:
-    """The arrays of a cache entry; if there is no entry, the result of `make`, which is then stored.
+    """Load the arrays of a cache entry; without an entry, compute the arrays with `make` and store them.
 
-    `megabytes` limits the size of all entries; 0 turns the cache off. `report` gets one line if the cache is damaged
-    or read-only."""
+    `megabytes` limits the size of the whole cache; 0 turns the cache off. `report` is called with a message if an entry
+    is damaged or cannot be written."""
     check_megabytes(megabytes)
     if not megabytes:
         return make()
@@ -93,28 +93,28 @@ def load_or_make(key: str, make: Callable[[], Arrays], megabytes: int, report: C
 
 
 def load(key: str) -> Arrays | None:
-    """The arrays of a cache entry, or None if there is no entry.
+    """Load the arrays of a cache entry; None if there is no entry.
 
-    Changes to the arrays do not change the file. A damaged entry is removed and raises Damaged."""
+    Changes to the arrays do not change the file. A damaged entry is removed, and the error Damaged is raised."""
     path = folder() / key
     try:
         with path.open("rb") as file:
             arrays = _decoded(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     except OSError:  # there is no entry, or the entry cannot be read
         return None
-    except ValueError as error:  # damaged; an empty file cannot be mapped and also raises ValueError
+    except ValueError as error:  # the entry is damaged, or the file is empty
         with contextlib.suppress(OSError):
             path.unlink()
         raise Damaged(f"{path} is damaged ({error}) and was removed") from None
     with contextlib.suppress(OSError):
-        os.utime(path)  # records the time of last use
+        os.utime(path)  # set the time of last use, by which entries are evicted
     return arrays
 
 
 def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
     """Write a cache entry, then evict other entries until all entries take at most `limit` bytes.
 
-    Arrays that are larger than the limit in total are not stored. A failed write raises OSError."""
+    Arrays that together exceed the limit are not stored. A failed write raises OSError."""
     if sum(array.nbytes for array in arrays.values()) > limit:
         return
     folder().mkdir(parents=True, exist_ok=True)
@@ -124,14 +124,14 @@ def store(key: str, arrays: Mapping[str, np.ndarray], limit: int) -> None:
             _write(file, arrays)
             file.close()
             temporary.chmod(0o644)
-            temporary.replace(folder() / key)  # no fsync: after a crash, checksums detect a damaged entry
+            temporary.replace(folder() / key)  # no fsync: checksums detect a file damaged by a crash
         finally:
             temporary.unlink(missing_ok=True)
     _evict(key, limit)
 
 
 def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the file of a cache entry: the line of JSON and the bytes of the arrays."""
+    """Write the file of a cache entry: a line of JSON that describes the arrays, then the bytes of the arrays."""
     size, contents = 0, {}
     for name, array in arrays.items():
         if array.dtype.name not in _DTYPES:
@@ -149,7 +149,7 @@ def _write(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _decoded(entry: mmap.mmap) -> Arrays:
-    """The arrays of a memory-mapped cache entry; ValueError with the reason if the entry is damaged."""
+    """Read the arrays of a memory-mapped cache entry; raises ValueError if the entry is damaged."""
     end = entry.find(b"\n") + 1
     head = entry[9 : end - 1]
     if entry[:9] != b"%08x " % zlib.crc32(head):
@@ -166,19 +166,19 @@ def _decoded(entry: mmap.mmap) -> Arrays:
 
 
 def _bytes(array: np.ndarray) -> memoryview:
-    """The bytes of an array of a cache entry, without a copy if the array is contiguous."""
+    """The bytes of an array for a cache entry; a contiguous array is not copied."""
     return np.ascontiguousarray(array).view(np.uint8).data
 
 
 def _aligned(size: int) -> int:
-    """A position in the file of a cache entry, rounded up to a multiple of the alignment."""
+    """Round a position (in bytes) in a cache file up to a multiple of the alignment."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _evict(newest: str, limit: int) -> None:
-    """Remove the least recently used cache entries beyond `limit` bytes, and abandoned temporary files.
+    """Remove the least recently used cache entries beyond `limit` bytes, and old temporary files.
 
-    The entry `newest` is never removed."""
+    The entry with the key `newest` is never removed."""
     now, entries = time.time(), []
     for path in folder().iterdir():
         with contextlib.suppress(OSError):  # another process may have removed the file

@@ -6,6 +6,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def configuration_folder() -> Path:
-    """The configuration folder, which has `config.yaml` and a folder of options for each configuration group."""
+    """The path of the configuration folder, which has `config.yaml` and a folder for each configuration group."""
     installed = _PACKAGE / "conf"
     return installed if installed.is_dir() else _PACKAGE.parent / "conf"

@@ -14,13 +14,13 @@ from structsparse.base.files import atomic_file
 
 
 def source(options: argparse.Namespace) -> Path | BinaryIO:
-    """Console input of a command: the file of the option `input`, or standard input."""
+    """Console input of a command: the file given by the option `--input`, or else standard input."""
     return sys.stdin.buffer if options.input is None else options.input
 
 
 @contextlib.contextmanager
 def write_output(options: argparse.Namespace) -> Iterator[BinaryIO]:
-    """Console output of a command: the file of the option `output`, written atomically, or standard output."""
+    """Console output of a command: the file given by the option `--output`, or else standard output."""
     if options.output is None:
         yield sys.stdout.buffer
     else:
@@ -29,7 +29,7 @@ def write_output(options: argparse.Namespace) -> Iterator[BinaryIO]:
 
 
 def check_output(path: Path | None) -> None:
-    """Refuse an output path of a console command that is a folder or a device."""
+    """Refuse a console output path if it is a folder or a device."""
     if path is not None and path.exists() and not path.is_file():
         raise UserError(f"{path}: is not a regular file, expected one that can be replaced")
 

@@ -25,13 +25,13 @@ DATA_VARIABLE = "STRUCTSPARSE_DATA"
 
 
 def data_folders() -> list[Path]:
-    """Folders searched for a corpus before its download: STRUCTSPARSE_DATA if it is set, then the cache."""
+    """The folders searched for a corpus before its download: $STRUCTSPARSE_DATA if set, then the cache."""
     data = os.environ.get(DATA_VARIABLE)
     return [*([Path(data).expanduser()] if data else []), cache_folder()]
 
 
 def find_path(path: str) -> Path:
-    """Path of a user's file or folder, which needs no download: as given, or below STRUCTSPARSE_DATA."""
+    """Find a user's file or folder, without download: at the given path, or else below $STRUCTSPARSE_DATA."""
     data = os.environ.get(DATA_VARIABLE)
     candidates = [Path(path).expanduser(), *([Path(data).expanduser() / path] if data else [])]
     for candidate in candidates:
@@ -45,7 +45,7 @@ class KnownFile:
     """Downloadable file of a known corpus: its name and its checksum."""
 
     name: str
-    sha256: str  # checksum of the decompressed text in UTF-8; a text in Latin-1 is converted first
+    sha256: str  # checksum of the decompressed text in UTF-8 (Latin-1 is converted first)
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class KnownCorpus:
 
     name: str
     folder: str  # name of the corpus folder in STRUCTSPARSE_DATA and in the cache
-    # URLs are tried in order. {file} stands for the name of a file; a part after # names a file in a zip archive.
+    # URLs, tried one after the other. {file} stands for the file name; text after # is a path in a zip archive.
     urls: tuple[str, ...]  # empty if the corpus cannot be downloaded
-    files: Mapping[str, KnownFile]  # by split: those of train, dev and test that the corpus has
-    hint: str = ""  # the end of the error message for a missing file
+    files: Mapping[str, KnownFile]  # the files by split (train, dev, test); a corpus may lack dev
+    hint: str = ""  # text appended to the error message for a missing file
 
     def locate(self) -> dict[str, Path]:
-        """Locate the file of each split of a corpus: in STRUCTSPARSE_DATA, else in the cache, else by download."""
+        """Locate the corpus file of each split: in $STRUCTSPARSE_DATA, else in the cache, else by download."""
         return {split: self._find(file) for split, file in self.files.items()}
 
     def _find(self, file: KnownFile) -> Path:
@@ -83,7 +83,7 @@ class KnownCorpus:
         raise UserError(self._missing(file, failures, paths[-1]))
 
     def _missing(self, file: KnownFile, failures: list[str], cached: Path) -> str:
-        """Error message for a corpus file whose download failed: the reason, and where to put the file."""
+        """Error message for a missing corpus file: why the download failed, and where to put the file."""
         companions = ", ".join(other.name for other in self.files.values() if other is not file)
         data = f"{DATA_VARIABLE}/{self.folder}/{file.name}"
         value = os.environ.get(DATA_VARIABLE) or "not set"
@@ -102,11 +102,11 @@ class KnownArchive:
     folder: str  # name of the corpus folder in STRUCTSPARSE_DATA and in the cache
     urls: tuple[str, ...]
     sha256: str  # checksum of the downloaded archive, still compressed
-    parts: Mapping[str, str]  # folders of the corpus folder: {name: path in the archive}
+    parts: Mapping[str, str]  # subfolders of the corpus folder: {name: path in the archive}
     example: str  # path of a file below the corpus folder, for error messages
 
     def locate(self) -> Path:
-        """Locate the folder of an archived corpus: in STRUCTSPARSE_DATA, else in the cache, else by download."""
+        """Locate the folder of an archived corpus: in $STRUCTSPARSE_DATA, else in the cache, else by download."""
         paths = [folder / self.folder for folder in data_folders()]
         for path in paths:
             if self._is_complete(path):
@@ -126,11 +126,11 @@ class KnownArchive:
         )
 
     def _is_complete(self, path: Path) -> bool:
-        """Whether the folder of a downloaded corpus archive has all parts."""
+        """Whether a corpus folder has all subfolders of the downloaded archive."""
         return all((path / part).is_dir() for part in self.parts)
 
     def _checked(self, data: bytes) -> bytes:
-        """The bytes of a downloaded archive, if the checksum is the expected one; otherwise an error."""
+        """Return the bytes of a downloaded archive; raises an error if the checksum is wrong."""
         checksum = hashlib.sha256(data).hexdigest()
         if checksum != self.sha256:
             raise _OtherContent(f"another archive, SHA-256 {checksum[:12]}... where {self.sha256[:12]}... is expected")
@@ -149,28 +149,28 @@ class KnownArchive:
             try:
                 corpus.rename(target)
             except OSError:
-                if not self._is_complete(target):  # if complete, another run has made the folder
+                if not self._is_complete(target):  # a complete folder was made by another run
                     raise
 
 
 class _OtherContent(Exception):
-    """Error for a complete download whose checksum or content is not the expected one."""
+    """Error for a completed download whose checksum or content is not the expected one."""
 
 
-# the exceptions of a failed download; exceptions of the library requests are OSErrors
+# exceptions that a failed download can raise; exceptions of the library requests are OSErrors
 _FAILURES = OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, _OtherContent
 
 
 def _fetch(url: str) -> bytes:
-    """Download the bytes of a URL without decompression."""
+    """Download the bytes of a URL; gzip is not decompressed."""
     buffer = io.BytesIO()
-    download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds to connect, and to wait for data
+    download = pooch.HTTPDownloader(chunk_size=1 << 16, timeout=(10, 60))  # seconds: to connect, to wait for data
     download(url, buffer, None)
     return buffer.getvalue()
 
 
 def _download(url: str) -> bytes:
-    """Download a URL and decompress gzip; for `url#member`, return the file `member` of a zip archive."""
+    """Download a URL and decompress gzip; a URL `archive#name` means the file `name` in a zip archive."""
     url, _, member = url.partition("#")
     data = _fetch(url)
     if member:
@@ -182,7 +182,7 @@ def _download(url: str) -> bytes:
 
 
 def _checked(text: bytes, file: KnownFile) -> bytes:
-    """The downloaded text of a corpus file in UTF-8, if the checksum is the expected one; otherwise an error."""
+    """Return a downloaded corpus file in UTF-8; raises an error if the checksum is wrong."""
     for candidate in (text, text.decode("latin-1").encode()):
         if hashlib.sha256(candidate).hexdigest() == file.sha256:
             return candidate
@@ -191,7 +191,7 @@ def _checked(text: bytes, file: KnownFile) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """The reason of a failed download in words, without the internals of connection errors."""
+    """The reason of a failed download, in words for the user."""
     if isinstance(error, requests.HTTPError):
         return f"the server answers {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):

@@ -14,7 +14,7 @@ from structsparse.base.errors import UserError
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Atomic file writing: a binary file that replaces `path` when the block ends without an error.
+    """Atomic file writing: context manager that yields a binary file, which replaces `path` if no error occurs.
 
     The file is written under a temporary name, flushed to the disk and renamed. Missing folders are made."""
     temporary = None

@@ -13,29 +13,28 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 
-PAGE, LARGE = 1 << 12, 1 << 22  # bytes of a memory page; bytes of the smallest tensor put on large pages
-_MADV_HUGEPAGE = 14  # advice number of the C function madvise: use large pages
-SHARE = 1 / 3  # share of the machine's memory; a larger array is mapped to a file
+PAGE, LARGE = 1 << 12, 1 << 22  # in bytes: a usual memory page; the smallest tensor that is put on large pages
+_MADV_HUGEPAGE = 14  # argument of the C function madvise that asks for large pages
+SHARE = 1 / 3  # arrays that exceed this share of the machine's memory are mapped to a file
 
 
 def zeros_on_large_pages(*shape: int) -> Tensor:
-    """A tensor of zeros; a large tensor is placed on memory pages of 2 MB, where Linux has such pages.
+    """Make a tensor of zeros; on Linux, a large tensor is placed on memory pages of 2 MB.
 
-    On usual pages of 4 kB, reading scattered rows of a large table costs a page look-up for each row."""
+    With the usual pages of 4 kB, each read of a random row of a large table costs a page look-up."""
     table = torch.empty(*shape)
     if table.device.type == "cpu" and table.nbytes >= LARGE and platform.system() == "Linux":
         begin = -(-table.data_ptr() // PAGE) * PAGE
         size = table.data_ptr() + table.nbytes - begin
         madvise = ctypes.CDLL(None).madvise
-        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MADV_HUGEPAGE)  # the system may ignore the advice
+        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MADV_HUGEPAGE)  # only a hint to the system
     return table.zero_()
 
 
 def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndarray:
-    """An uninitialized array; a large array, above a `share` of the memory, is mapped to a file in `folder`.
+    """Make an uninitialized array; a large array is mapped to a file in `folder`.
 
-    `share` is relative to the machine's memory. The file has no name and is deleted with the array. The operating
-    system keeps as much of the file in memory as fits."""
+    An array is large if it exceeds the share `share` of the machine's memory. The file is deleted with the array."""
     size = count * np.dtype(dtype).itemsize
     if size <= share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         return np.empty(count, dtype)
@@ -44,7 +43,7 @@ def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> 
         with tempfile.TemporaryFile(dir=folder) as file:
             file.truncate(size)
             with contextlib.suppress(AttributeError):  # not every platform has posix_fallocate
-                os.posix_fallocate(file.fileno(), 0, size)  # raises an error now if the disk is full
+                os.posix_fallocate(file.fileno(), 0, size)  # if the disk is full, the error comes here
             return np.asarray(np.memmap(file, dtype, "r+", shape=count))
     except OSError as error:
         raise UserError(
@@ -53,7 +52,7 @@ def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> 
 
 
 def shrunk(array: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` entries of a large array made by `empty_array`, without a copy.
+    """Shrink a large array made by `empty_array` to its first `count` entries, without a copy.
 
     The memory of the other entries is freed, unless the array is mapped to a file."""
     if array.base is not None:

@@ -1,6 +1,6 @@
 """Lazy imports: public names of a package that are imported on first use (PEP 562).
 
-The import of the package itself therefore takes no time."""
+Importing the package itself therefore takes almost no time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from importlib import import_module
 def lazy_names(
     package: str, homes: Mapping[str, tuple[str, ...]], modules: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Lazy imports: functions `__getattr__` and `__dir__` of a package that imports public names on first use.
+    """Lazy imports: make the functions `__getattr__` and `__dir__` of a package, which import on first use.
 
-    `homes` maps each module to the public names that it defines. `modules` are modules that are public names
+    `homes` maps modules of the package to the public names that they define. `modules` are modules that are public
     themselves."""
     home = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> object:
-        """Lazy import of one public name of the package, which is then stored in the package."""
+        """Lazy import: import one public name on first use, and store it in the package."""
         if name in modules:
             return import_module(f"{package}.{name}")
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(f"{package}.{home[name]}"), name)
-        setattr(sys.modules[package], name, value)  # the next use finds the name without this function
+        setattr(sys.modules[package], name, value)  # later uses do not call this function
         return value
 
     return get, lambda: sorted(sys.modules[package].__all__)

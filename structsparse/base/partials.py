@@ -5,7 +5,7 @@ from functools import partial
 
 
 def callee(chosen: Callable) -> Callable:
-    """The class or function that a partial application finally calls; any other object is returned unchanged."""
+    """The class or function that a (nested) partial application calls; other objects are returned unchanged."""
     while isinstance(chosen, partial):
         chosen = chosen.func
     return chosen

@@ -1,1 +1,1 @@
-"""The command-line program `structsparse`: one module per subcommand, beside the subcommands that tasks declare."""
+"""The command-line program `structsparse`: the main function and the subcommands."""

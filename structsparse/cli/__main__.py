@@ -1,4 +1,4 @@
-"""`python -m structsparse.cli` is the program `structsparse`."""
+"""Entry point of `python -m structsparse.cli`, which runs the program `structsparse`."""
 
 import sys
 

@@ -56,13 +56,13 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser("structsparse", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
     result.add_argument("--version", action="version", version=f"structsparse {VERSION}")
     adder = result.add_subparsers(metavar="COMMAND", required=True)
-    adder.add_parser("train", help=train.PURPOSE, add_help=False)  # `train.main` parses the arguments of train
+    adder.add_parser("train", help=train.PURPOSE, add_help=False)  # for the help text; `train.main` parses arguments
     models.add_subcommands(adder)
     return result
 
 
 def _failed(reason: str) -> int:
-    """Main program: print an error message to standard error; returns exit status 2."""
+    """Main program: print an error message to standard error and return the exit status 2."""
     print(f"error: {reason}", file=sys.stderr)
     return 2
 

@@ -13,7 +13,7 @@ from structsparse.cli import evaluate, predict
 from structsparse.tasks import registry
 
 SHARED = {"predict": predict, "evaluate": evaluate}  # modules of the subcommands that all tasks share
-Parts = Mapping[str, Subcommand]  # by task: the contribution of the task to one subcommand
+Parts = Mapping[str, Subcommand]  # for one subcommand: {name of the task: declaration by the task}
 
 
 def add_subcommands(adder) -> None:
@@ -37,7 +37,7 @@ def add_subcommands(adder) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Run a subcommand on a trained model, with the function of the model's task."""
+    """Run a subcommand on a trained model, with the function that the task of the model declares."""
     task, tasks = registry.task_of(options.model), dict(registry.commands())
     parts = _by_name(tasks)[options.command]
     model = f"{options.model} is {tasks[task].singular if task in tasks else f'a model of task {task}'}"
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _by_name(tasks: Mapping[str, ModelCommands]) -> dict[str, dict[str, Subcommand]]:
-    """The subcommands for trained models by name, each with the contribution of every task."""
+    """Collect the subcommands for trained models: {name of the subcommand: {task: declaration by the task}}."""
     names = {name: {} for name in SHARED}
     for task, commands in tasks.items():
         for part in commands.subcommands:
@@ -62,7 +62,7 @@ def _by_name(tasks: Mapping[str, ModelCommands]) -> dict[str, dict[str, Subcomma
 
 
 def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
-    """For each argument of a subcommand for trained models: the tasks that declare the argument."""
+    """Collect which tasks declare each argument of a subcommand for models: {argument: {task: declaration}}."""
     owners = {}
     for task, part in parts.items():
         for argument in part.arguments:
@@ -73,7 +73,7 @@ def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
 def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping[str, ModelCommands]) -> None:
     """Add the arguments that tasks declare for their models to the parser of a subcommand.
 
-    Arguments of only some tasks are in a section whose title names the kinds of models."""
+    Arguments that not all tasks declare are listed in a section such as "for taggers and parsers only"."""
     groups = {(*parts,): parser}
     for owners in _owners(parts).values():
         group = groups.get((*owners,)) or parser.add_argument_group(f"for {_plurals(owners, tasks)} only")
@@ -84,5 +84,5 @@ def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping
 
 
 def _plurals(names: Iterable[str], tasks: Mapping[str, ModelCommands]) -> str:
-    """The names of kinds of models in a message: "taggers and parsers"."""
+    """The plural nouns for the models of some tasks in a message, such as "taggers and parsers"."""
     return " and ".join(tasks[name].plural for name in names)

@@ -1,4 +1,4 @@
-"""The subcommand `structsparse train` and the function `structsparse.train`: training runs from options, by Hydra.
+"""The subcommand `structsparse train` and the function `structsparse.train`: train models from options, by Hydra.
 
 Heavy modules are imported after the arguments have been checked."""
 
@@ -45,13 +45,13 @@ def main(arguments: Sequence[str]) -> int:
     folder = str(configuration_folder())
 
     def job(cfg: DictConfig) -> None:
-        """Subcommand train: one run of Hydra, with the command line as the user typed it."""
-        sys.argv = command  # Lightning starts the other processes of a distributed run with this command
+        """Subcommand train: one training run, which Hydra calls with the composed configuration."""
+        sys.argv = command  # Lightning starts other processes of a distributed run with this command line
         _run(cfg)
 
     overrides = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
     flags = [argument for argument in arguments if argument not in overrides]
-    sys.argv = [command[0], *flags, *overrides]  # argparse needs all overrides in one block
+    sys.argv = [command[0], *flags, *overrides]  # options KEY=VALUE must be consecutive for argparse
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name="config")(job)()
     finally:
@@ -78,7 +78,7 @@ def _run(cfg: DictConfig) -> None:
     except _mistakes() as error:
         _failed(_reason(error))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            raise  # Hydra finishes the other runs, then fails
+            raise  # with --multirun, Hydra finishes the other runs before it fails
         sys.exit(2)
     except OSError as error:
         if error.errno not in DISK_FULL:
@@ -110,7 +110,7 @@ def train(
     config_dir: str | Path | None = None,
     quiet: bool = False,
 ) -> TrainingResult:
-    """The function `structsparse.train`: train in this process, as `structsparse train OPTIONS...` does.
+    """The function `structsparse.train`: train a model in this process, with the options of `structsparse train`.
 
     Example: `train(["task=ner", "reg=group_lasso"])`. Results are written to `folder` (default: a new folder in
     `runs`). `config_dir` is a folder with further yaml files of options. With `quiet`, nothing is printed. Mistakes of
@@ -133,9 +133,9 @@ def train(
 
 
 def _composed(options: list[str], folder: str | Path | None, config_dir: str | Path | None) -> tuple:
-    """Function `train`: the configuration from the options, the choice of each config group, and the run folder.
+    """Function `train`: compose the configuration from the options, and write both to the run folder.
 
-    Configuration and options are also written to the run folder."""
+    Returns the configuration, the choice in each config group, and the path of the run folder."""
     from hydra import compose, initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf, open_dict
@@ -182,7 +182,7 @@ def _failed(reason: str) -> int:
 
 
 def silence_lightning() -> None:
-    """Silence messages of Lightning during `structsparse train` that do not apply to our data loaders and loggers."""
+    """During `structsparse train`, silence messages of Lightning that do not apply to our runs."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")

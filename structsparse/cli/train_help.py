@@ -27,13 +27,14 @@ Train a structured predictor under a group-sparsity penalty. Results are written
   structsparse train --help reg                  lists the choices of a group, here reg, one per line
   structsparse train --help reg=group_lasso      prints the options of a choice
 """
-BASE = "_"  # prefix of the names of base files: yaml files that several choices include
+BASE = "_"  # the names of base files begin with this; base files are included by other yaml files
 
 
 def help_text(arguments: Sequence[str], conf: Path | None = None) -> str:
-    """Train help: the choices of a group, the options of a choice, or an overview.
+    """Train help: the help text for the given arguments of `structsparse train`.
 
-    `arguments` are the arguments of `structsparse train`; `conf` is the folder of the yaml files."""
+    An argument such as `reg` lists the choices of a config group. An argument such as `reg=l1` prints the options of a
+    choice. Otherwise the text is an overview."""
     conf = conf or configuration_folder()
     groups = [argument for argument in arguments if (conf / argument).is_dir()]
     chosen = [argument.split("=") for argument in arguments if re.fullmatch(r"[\w/]+=\w+", argument)]
@@ -44,7 +45,7 @@ def help_text(arguments: Sequence[str], conf: Path | None = None) -> str:
 
 
 def _overview(conf: Path) -> str:
-    """Train help: an overview with the names of all choices by group, and the options of every run."""
+    """Train help: an overview with the choices of all config groups, and the options of every run."""
     groups = sorted(path for path in conf.iterdir() if path.is_dir())
     width = max(len(group.name) for group in groups) + 2
     lines = ["Choices:"]
@@ -58,7 +59,7 @@ def _overview(conf: Path) -> str:
 
 
 def _choices(group: Path) -> str:
-    """Train help: the choices of a group, one per line, each with the comment at the head of the yaml file."""
+    """Train help: the choices of a config group, one per line, each with the comment at the head of its file."""
     files = list(_files(group))
     width = max(len(path.stem) for path in files)
     return "\n".join(f"{group.name}={path.stem:<{width}}  {_comment(path)}".rstrip() for path in files) + "\n"
@@ -72,7 +73,7 @@ def _options(file: Path, conf: Path) -> str:
 
 
 def _bases(file: Path) -> Iterator[Path]:
-    """Train help: the base files in the same folder that a yaml file includes."""
+    """Train help: the base files (with names in _...) that a yaml file includes from the same folder."""
     names = re.findall(rf"(?<![\w/@])({BASE}\w+)", file.read_text(encoding="utf-8"))
     for name in dict.fromkeys(names):
         if (base := file.with_name(f"{name}.yaml")).exists():
@@ -80,7 +81,7 @@ def _bases(file: Path) -> Iterator[Path]:
 
 
 def _files(group: Path) -> Iterator[Path]:
-    """Train help: the yaml files of the choices of a group, without base files."""
+    """Train help: the yaml files of a config group, one for each choice, without base files (named _...)."""
     return (path for path in sorted(group.glob("*.yaml")) if not path.stem.startswith(BASE))
 
 

@@ -1,1 +1,1 @@
-"""Corpora: readers of corpus files, corpora known by name, and planted corpora, as columns of integer codes."""
+"""Corpora: readers of corpus files, corpora known by name, and planted (synthetic) corpora."""

@@ -1,4 +1,4 @@
-"""Byte streams of corpora: bytes of files and pipes, read at once or in chunks, decompressed, cut into whole lines."""
+"""Byte streams of corpora: read files and pipes, at once or in chunks, decompress, and cut into whole lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import BinaryIO
 from structsparse.base.errors import UserError
 
 Source = str | os.PathLike | BinaryIO
-_CHUNK = 1 << 18  # bytes of a chunk: some ten thousand tokens
+_CHUNK = 1 << 18  # number of bytes in a chunk: some ten thousand tokens
 _GZIP = b"\x1f\x8b"  # the first bytes of gzipped data
 
 
@@ -22,7 +22,7 @@ def name_of(source: Source) -> str:
         return str(source)
     try:
         return str(source.name)
-    except AttributeError:  # bytes in memory
+    except AttributeError:  # a stream without a name, such as io.BytesIO
         return "stream"
 
 
@@ -32,7 +32,7 @@ def damaged(name: str) -> UserError:
 
 
 def read_bytes(path: Path, expected: str) -> bytes:
-    """The bytes of a corpus file, read at once; error messages name the kind of file that was `expected`."""
+    """Read the bytes of a corpus file at once; `expected` describes the kind of file in error messages."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected {expected}")
     try:
@@ -44,7 +44,7 @@ def read_bytes(path: Path, expected: str) -> bytes:
 
 
 def read_gunzipped(path: Path, expected: str) -> bytes:
-    """The bytes of a corpus file, read at once and decompressed if the file is gzipped."""
+    """Read the bytes of a corpus file at once, and decompress gzipped files."""
     data = read_bytes(path, expected)
     if not data.startswith(_GZIP):
         return data
@@ -55,11 +55,11 @@ def read_gunzipped(path: Path, expected: str) -> bytes:
 
 
 def chunks(source: Source, expected: str) -> Iterator[bytes]:
-    """The byte stream of a file or pipe in chunks; each chunk is yielded as soon as it arrives."""
+    """Read the byte stream of a file or pipe in chunks; each chunk is yielded as soon as it arrives."""
     if not isinstance(source, str | os.PathLike):
         try:
-            read = source.read1  # returns the bytes that have arrived
-        except AttributeError:  # `read` of an unbuffered stream returns the bytes that have arrived
+            read = source.read1  # `read1` does not wait for further bytes
+        except AttributeError:  # unbuffered stream: `read` does not wait for further bytes
             read = source.read
         while data := read(_CHUNK):
             yield data
@@ -77,7 +77,7 @@ def chunks(source: Source, expected: str) -> Iterator[bytes]:
 
 
 def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks of a byte stream, decompressed if the first two bytes mark gzipped data."""
+    """Decompress the chunks of a byte stream, if the first two bytes mark gzipped data."""
     data = iter(data)
     start = b""
     while len(start) < len(_GZIP) and (chunk := next(data, b"")):
@@ -91,7 +91,7 @@ def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
         while chunk:
             yield decompressor.decompress(chunk)
             chunk = decompressor.unused_data
-            if chunk:  # another gzip member follows
+            if chunk:  # gzip files may have several members
                 decompressor = zlib.decompressobj(wbits=31)
             else:
                 chunk = next(data, b"")
@@ -102,7 +102,7 @@ def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_lines(data: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The byte stream in pieces of whole lines, each with whether the piece is the last."""
+    """Cut a byte stream into pieces of whole lines; yields pairs (piece, whether this is the last piece)."""
     begun: list[bytes] = []
     for chunk in data:
         end = chunk.rfind(b"\n") + 1

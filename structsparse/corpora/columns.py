@@ -1,4 +1,6 @@
-"""Columns of integer codes, read from column files and written: a token per line, an empty line after a sentence."""
+"""Columns of integer codes, read from column files and written to column files.
+
+A column file has a line for each token and an empty line after each sentence."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -21,7 +23,7 @@ class Column:
     """The strings of one column as integer codes: token `i` has the string `values[codes[i]]`."""
 
     values: list[str]  # distinct strings in order of first appearance
-    codes: np.ndarray  # int32 [tokens], positions in `values`
+    codes: np.ndarray  # int32 array: index in `values` of the string of each token
 
     @classmethod
     def from_strings(cls, strings: Iterable[str]) -> "Column":
@@ -35,7 +37,7 @@ class Column:
         return len(self.codes)
 
     def strings(self, start: int = 0, stop: int | None = None) -> list[str]:
-        """The strings of a column at tokens `start` to `stop` - 1; None: to the last token."""
+        """The strings of a column at the tokens `start` to `stop` - 1, or to the last token if `stop` is None."""
         return [self.values[code] for code in self.codes[start:stop].tolist()]
 
     def take(self, tokens: np.ndarray) -> "Column":
@@ -43,7 +45,7 @@ class Column:
         return Column(self.values, self.codes[tokens])
 
     def without_unused(self) -> "Column":
-        """The column without the values (strings) that no token has; the codes are renumbered."""
+        """Drop the strings that no token of the column has; the remaining strings get new codes."""
         used = np.zeros(len(self.values), bool)
         used[self.codes] = True
         if used.all():
@@ -52,7 +54,7 @@ class Column:
         return Column([self.values[k] for k in np.flatnonzero(used).tolist()], codes[self.codes])
 
     def recoded(self, values: Sequence[str]) -> "Column":
-        """The column in which the string `values[k]` has the code k, and all other strings have greater codes."""
+        """Recode a column: the string `values[k]` gets the code k, all other strings get greater codes."""
         merged = list(dict.fromkeys([*values, *self.values]))
         code_of = {value: code for code, value in enumerate(merged)}
         codes = np.fromiter(map(code_of.__getitem__, self.values), np.int32, len(self.values))
@@ -64,9 +66,9 @@ class Sentences:
     """Sentences as columns: sentence `i` has the tokens `offsets[i]` to `offsets[i + 1]` - 1."""
 
     columns: dict[str, Column]  # by name
-    offsets: np.ndarray  # int64 [sentences + 1], position of the first token of each sentence
+    offsets: np.ndarray  # int64, shape [sentences + 1]: first token of each sentence, then the token count
     source: str  # the file of the sentences, for messages
-    notes: tuple[str, ...] = ()  # notes for the user about the reading of the file
+    notes: tuple[str, ...] = ()  # notes for the user about reading the file
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
@@ -83,23 +85,23 @@ class Sentences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each sentence in columns: int64 [sentences]."""
+        """The number of tokens of each sentence in columns (int64 array of shape [sentences])."""
         return np.diff(self.offsets)
 
     def select(self, indices) -> "Sentences":
-        """The sentences at `indices` (positions, a slice or a mask), in that order; columns keep their codes."""
+        """Select the sentences at `indices` (integers, a slice or a mask); the codes of columns stay the same."""
         tokens, offsets = self._tokens_of(np.arange(len(self))[indices])
         columns = {name: column.take(tokens) for name, column in self.columns.items()}
         return replace(self, columns=columns, offsets=offsets)
 
     def _tokens_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The token positions of the chosen sentences in the columns, and the sentence offsets among these tokens."""
+        """The chosen sentences in the columns: the indices of their tokens, and the new sentence offsets."""
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
 
     def with_column(self, name: str, column: Column) -> "Sentences":
-        """The sentences with a further column, which replaces an existing column of the same name."""
+        """Add a column to the sentences, or replace the column of the same name."""
         return replace(self, columns={**self.columns, name: column})
 
 
@@ -118,10 +120,9 @@ def read_columns(
     The file has the columns `names`. A column with the name None is ignored. The last columns may be missing if their
     names are in `optional`.
 
-    Columns are separated by tabs in a line that has a tab, else by runs of spaces. Empty and -DOCSTART- lines
-    end a sentence. `comments` says whether lines that begin with "#" are comments: "always", "never" or "auto". With
-    "auto", such a line is a comment if its number of columns or its use of tabs differs from the first token.
-    """
+    A line that has a tab is split at tabs, any other line at runs of spaces. Empty lines and -DOCSTART- lines end a
+    sentence. `comments` says whether lines that begin with "#" are comments: "always", "never" or "auto". With "auto",
+    such a line is a comment unless it has as many columns as the first token and uses tabs as the first token does."""
     name = name_of(source)
     data = read_bytes(Path(source), EXPECTED) if isinstance(source, str | os.PathLike) else source.read()
     text, notes = _decoded(data)
@@ -136,16 +137,16 @@ def write_columns(
 ) -> None:
     """Write sentences as a column file in UTF-8: the columns `names`, or all columns.
 
-    A tab separates columns if `tabs` is true or a value has a space, else a space."""
+    Columns are separated by tabs if `tabs` is true or if a value has a space, otherwise by spaces."""
     lines, _ = token_lines([sentences.columns[name] for name in (sentences.columns if names is None else names)], tabs)
     for start, stop in pairwise(sentences.offsets.tolist()):
         stream.write("\n".join([*lines[start:stop], "", ""]).encode())
 
 
 def token_lines(columns: Sequence[Column], tabs: bool = False) -> tuple[list[str], str]:
-    """The line of every token in a column file, and the separator of columns.
+    """Format each token as a line of a column file; returns the lines and the separator of columns.
 
-    The separator is a tab if `tabs` is true or a value has a space, else a space."""
+    The separator is a tab if `tabs` is true or if a value has a space, otherwise a space."""
     spaced = any(" " in value for column in columns for value in column.values)
     separator = "\t" if tabs or spaced else " "
     return list(map(separator.join, zip(*(column.strings() for column in columns), strict=True))), separator
@@ -154,20 +155,20 @@ def token_lines(columns: Sequence[Column], tabs: bool = False) -> tuple[list[str
 class LineReader:
     """Reader of the lines of a column file: parses lines as they arrive and collects sentences.
 
-    `take` parses lines, `complete` returns the sentences that have ended, and `end` ends the file."""
+    `take` parses lines, `complete` returns the finished sentences, and `end` is called after the last line."""
 
     def __init__(self, name: str, names: Sequence[str | None], comments: str, optional: Iterable[str]):
         self.name, self.names, self.comments = name, tuple(names), comments
         self.widths = _widths(self.names, frozenset(optional))
         if comments not in ("auto", "always", "never"):
             raise UserError(f"comments={comments!r} is unknown, expected auto, always or never")
-        # of the first token: number of columns, whether it has tabs, line number
+        # about the first token: number of columns (0: not read yet), whether the line has tabs, line number
         self.width, self.tabbed, self.first = 0, False, 0
         self.waiting: list[str] = []  # lines that arrived before the first token
-        self.fields: list[str] = []  # strings of all tokens since the last `complete`, token after token
+        self.fields: list[str] = []  # column values of all tokens since the last call of `complete`, token after token
         self.ends: list[int] = []  # the length of `fields` at the end of each sentence
-        self.number = 0  # number of the last line parsed
-        self.skipped = {"comment": 0, DOCUMENT_START: 0}  # number of skipped lines by kind
+        self.number = 0  # line number of the last parsed line
+        self.skipped = {"comment": 0, DOCUMENT_START: 0}  # counts of skipped comments and -DOCSTART- lines
 
     def take(self, lines: list[str]) -> None:
         """Parse further lines of a column file.
@@ -183,7 +184,7 @@ class LineReader:
         self._take(lines)
 
     def end(self) -> None:
-        """End the column file: the last sentence needs no empty line; a file without a sentence is refused."""
+        """Finish the column file after the last line; a file without a sentence is refused."""
         if self.width == 0:
             lines, self.waiting = self.waiting, []
             first = self._first_doubtful_token(lines)
@@ -194,7 +195,7 @@ class LineReader:
         self._end_sentence()
 
     def complete(self) -> Sentences:
-        """The sentences of the column file that have ended since the last call."""
+        """The sentences of the column file that have ended since the last call of `complete`."""
         size = self.ends[-1] if self.ends else 0
         fields, offsets = self.fields[:size], np.array([0, *self.ends], dtype=np.int64) // max(self.width, 1)
         self.fields, self.ends = self.fields[size:], []
@@ -206,17 +207,17 @@ class LineReader:
         return Sentences(columns, offsets, self.name)
 
     def notes(self) -> list[str]:
-        """Notes for the user: how many comments and other lines of the column file were skipped."""
+        """Notes for the user: how many comments and -DOCSTART- lines of the column file were skipped."""
         counts = [(kind, count) for kind, count in self.skipped.items() if count]
         return [f"{count} {kind} line{'s' if count > 1 else ''} skipped" for kind, count in counts]
 
     def _take(self, lines: list[str]) -> None:
-        """Parse lines of the column file when the number of columns is known."""
+        """Parse lines of a column file; the number of columns must be known."""
         width, row = self.width, self.fields
         for line in lines:
             self.number += 1
             fields = line.split("\t" if "\t" in line else " ")
-            # Most lines are plain tokens, which a few cheap tests recognise.
+            # Fast path: most lines are plain tokens.
             if len(fields) == width and "" not in fields and line[0] not in "#-":
                 row += fields
                 continue
@@ -230,12 +231,12 @@ class LineReader:
                 self._end_sentence()
 
     def _end_sentence(self) -> None:
-        """End the current sentence of the column file, if the sentence has tokens."""
+        """End the current sentence of the column file; without tokens, there is no sentence to end."""
         if len(self.fields) > (self.ends[-1] if self.ends else 0):
             self.ends.append(len(self.fields))
 
     def _first_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
-        """The first line of a column file that is certainly a token.
+        """Find the first line of a column file that is certainly a token.
 
         Returns the number of columns, whether the line has tabs, and the line number; None if there is no such line."""
         for number, line in enumerate(lines, 1):
@@ -248,9 +249,9 @@ class LineReader:
         return None
 
     def _first_doubtful_token(self, lines: list[str]) -> tuple[int, bool, int] | None:
-        """The first line of a column file that begins with "#" and may be a token.
+        """Find the first line of a column file that begins with "#" but may be a token.
 
-        The method is called if no line is certainly a token. The result is the same as that of `_first_token`."""
+        The method is called if no line is certainly a token. It returns the same values as `_first_token`."""
         for number, line in enumerate(lines, 1):
             fields = _split(line)
             if self.comments == "auto" and line.startswith("#") and len(fields) in self.widths:
@@ -264,10 +265,9 @@ class LineReader:
         return self.comments == "always" or len(fields) != self.width or ("\t" in line) != self.tabbed
 
     def _checked(self, fields: list[str], number: int) -> list[str]:
-        """Check the columns of a token in the column file, and return them.
+        """Check the column values of a token in the column file, and return them.
 
-        An error is raised if the number of columns differs from the first token, or if a column with a name is
-        empty."""
+        An error is raised if the first token has another number of columns, or if a named column is empty."""
         if len(fields) != self.width:
             as_before = f"{self.width} as on line {self.first} ({_listed(self.names[: self.width])})"
             raise self._wrong_width(fields, number, self._expected() if len(self.widths) == 1 else as_before)
@@ -283,12 +283,12 @@ class LineReader:
         return UserError(f"{self.name}, line {number}: {columns}, expected {expected}")
 
     def _expected(self) -> str:
-        """The expected numbers of columns and the names of the columns, for messages."""
+        """Text for error messages: the expected numbers of columns, and the names of the columns."""
         return f"{' or '.join(map(str, self.widths))} ({_listed(self.names)})"
 
 
 def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int]:
-    """The numbers of columns that the column file may have, ascending; invalid column names are refused."""
+    """The possible numbers of columns in the column file, ascending; invalid column names are refused."""
     used = [name for name in names if name is not None]
     if not used or len(set(used)) != len(used):
         raise UserError(f"column names ({_listed(names)}) must be distinct, and at least one must not be ignored")
@@ -304,7 +304,7 @@ def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int
 
 
 def _decoded(data: bytes) -> tuple[str, list[str]]:
-    """The text of a column file without a byte order mark, and a note if the file is not UTF-8."""
+    """Decode a column file; returns the text without byte order mark, and a note if the file is not UTF-8."""
     try:
         return data.decode().removeprefix("\ufeff"), []
     except UnicodeDecodeError as error:
@@ -314,12 +314,12 @@ def _decoded(data: bytes) -> tuple[str, list[str]]:
 
 
 def _split(line: str) -> list[str]:
-    """The columns of a line, split at tabs or else at spaces; an empty list for an empty line."""
+    """Split a line into columns, at tabs or else at spaces; an empty line gives an empty list."""
     if not line.strip(" \t"):
         return []
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 
 def _listed(names: Sequence[str | None]) -> str:
-    """The names of columns for messages, with - for ignored columns."""
+    """The names of columns for messages; ignored columns are shown as -."""
     return " ".join("-" if name is None else name for name in names)

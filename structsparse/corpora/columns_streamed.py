@@ -8,10 +8,10 @@ from structsparse.corpora.columns import EXPECTED, LineReader, Sentences
 
 
 class ColumnStream:
-    """Streamed sentences of a column file or pipe: each is yielded when the empty line after it has arrived.
+    """Streamed column file or pipe: each sentence is yielded when the empty line after it has arrived.
 
-    Columns and comments are parsed as by `read_columns`. The sentences before an error are yielded before the error is
-    raised. From the first piece that is not UTF-8 on, text is read as Latin-1; earlier sentences stay as they are."""
+    Columns and comments are parsed as by `read_columns`. Sentences before an error are yielded before the error is
+    raised. If a piece of the stream is not UTF-8, this piece and all later text are read as Latin-1."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class ColumnStream:
         self.source = source
         self.name = name_of(source)
         self._reader = LineReader(self.name, names, comments, optional)
-        self._decoding: list[str] = []  # empty, or the note that the text is not UTF-8
+        self._decoding: list[str] = []  # notes: empty, or one note that the text is not UTF-8
 
     @property
     def notes(self) -> list[str]:
@@ -33,7 +33,7 @@ class ColumnStream:
 
     @property
     def tabbed(self) -> bool:
-        """Whether tabs separate the columns in the first token of the stream."""
+        """Whether the first token of the column stream has tabs between its columns."""
         return self._reader.tabbed
 
     def __iter__(self) -> Iterator[Sentences]:
@@ -51,7 +51,7 @@ class ColumnStream:
                 raise failure
 
     def _lines(self) -> Iterator[tuple[list[str], bool]]:
-        """The whole lines of the column stream that have arrived, with whether the stream ends after them."""
+        """Yield the lines of the column stream that have arrived, in pairs (lines, whether the stream has ended)."""
         number = 1
         for data, last in whole_lines(chunks(self.source, EXPECTED)):
             text = self._decoded(data, number)
@@ -60,7 +60,7 @@ class ColumnStream:
             yield ([*lines[:-1], lines[-1].removesuffix("\r")], True) if last else (lines[:-1], False)
 
     def _decoded(self, data: bytes, number: int) -> str:
-        """The text of a piece of the column stream that begins at line `number`, without a byte order mark."""
+        """Decode a piece of the column stream; `number` is the line number at the beginning of the piece."""
         data = data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data
         if self._decoding:
             return data.decode("latin-1")

@@ -1,11 +1,12 @@
 """CoNLL-U and CoNLL-X treebank files: one word per line in ten columns between tabs, an empty line after a sentence.
 
-Words are numbered from 1 on. In CoNLL-U, a line numbered 3-4 is a multiword token: the spelling of words 3 and 4
-together. A line numbered 5.1 is an empty node: an omitted word, which only the graph in column `deps` mentions.
-Multiword tokens, empty nodes and comments are kept for writing but are not tokens here. Comments followed by an empty
-line belong to the next sentence. In CoNLL-X, the last two columns are the head and the relation of the word in a second
-tree, which is projective.
-"""
+Words are numbered from 1 on. CoNLL-U has two other kinds of numbered lines:
+
+- A multiword token, such as 3-4, is the common spelling of the words 3 and 4.
+- An empty node, such as 5.1, is an omitted word. Only the column `deps` refers to it.
+
+Both are kept for writing, like comments, but are not tokens here. In CoNLL-X, the last two columns have the head and
+the relation of each word in a second tree, which is projective."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from structsparse.corpora.treebank import COLUMNS, UNKNOWN, Treebank
 
 FIELDS = "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
 ID, HEAD, DEPREL, DEPS, MISC = (FIELDS.index(name) for name in ("id", "head", "deprel", "deps", "misc"))
-# positions in FIELDS of the fields that become columns of a Treebank
+# indices in FIELDS of the fields that become columns of a Treebank
 _TREEBANK_FIELDS = [FIELDS.index("form" if name == "word" else name) for name in COLUMNS]
 _NUMBER = r"[1-9]\d{0,8}"
 _MULTIWORD = re.compile(rf"({_NUMBER})-({_NUMBER})", re.ASCII)
@@ -36,7 +37,7 @@ _EXPECTED = "a file of CoNLL-U"
 def read_treebank(source: Source, *, heads: bool = True) -> Treebank:
     """Read the treebank of a CoNLL-U file, plain or gzipped.
 
-    Without `heads`, the column of heads is ignored."""
+    If `heads` is false, the column of heads is ignored."""
     stream = TreebankStream(source, heads=heads)
     for lines in stream.lines():
         stream.reader.take(lines)
@@ -47,7 +48,7 @@ def read_treebank(source: Source, *, heads: bool = True) -> Treebank:
 class TreebankStream:
     """CoNLL-U stream: sentences of a file or pipe, each yielded when the empty line after it has arrived.
 
-    The sentences before an error are yielded before the error is raised."""
+    Sentences before an error are yielded before the error is raised."""
 
     def __init__(self, source: Source, *, heads: bool = True):
         self.source = source
@@ -78,7 +79,7 @@ class TreebankStream:
             raise failure
 
     def lines(self) -> Iterator[list[str]]:
-        """Whole lines of the CoNLL-U stream, in lists of the lines that have arrived."""
+        """Yield lists of whole lines of the CoNLL-U stream, as soon as they arrive."""
         number = 0  # number of lines before the current piece
         for data, last in whole_lines(gunzipped(self.name, chunks(self.source, _EXPECTED))):
             data = data.removeprefix(b"\xef\xbb\xbf") if number == 0 else data
@@ -94,21 +95,21 @@ class TreebankStream:
 class TreeReader:
     """CoNLL-U reader: parses lines as they arrive and collects sentences with trees.
 
-    `take` parses lines, `complete` returns the sentences that have ended, and `end` ends the file."""
+    `take` parses lines, `complete` returns the finished sentences, and `end` is called after the last line."""
 
     def __init__(self, name: str, heads: bool = True):
         self.name, self.with_heads = name, heads
-        self.number = 0  # number of the last line parsed
+        self.number = 0  # line number of the last parsed line
         self.sentences = 0  # number of sentences that have ended so far
-        self.many_roots = 0  # number of ended sentences whose tree has several roots
+        self.many_roots = 0  # number of sentences so far whose tree has several roots
         self.trailing_comments = 0  # number of comments after the last sentence
         self._block: list[str] = []  # lines of the current sentence
-        self._words: list[list[str]] = []  # words of the current sentence, each as its ten fields
+        self._words: list[list[str]] = []  # words of the current sentence, each a list of ten fields
         self._numbers: list[int] = []  # line number of each word of the current sentence
-        self._other_tokens = 0  # number of multiword tokens and empty nodes of the current sentence
+        self._other_tokens = 0  # count of multiword tokens and empty nodes in the current sentence
         self._last = 0  # line number of the last word, multiword token or empty node of the current sentence
-        self._multiword_end = 0  # number of the last word of the last multiword token of the current sentence
-        self._empty_nodes = 0  # number of empty nodes after the last word of the current sentence
+        self._multiword_end = 0  # in the current sentence, the word number at which the last multiword token ends
+        self._empty_nodes = 0  # count of empty nodes after the last word of the current sentence
         self._clear()
 
     def take(self, lines: list[str]) -> None:
@@ -128,7 +129,7 @@ class TreeReader:
                 self._end_sentence()
 
     def end(self) -> None:
-        """End the CoNLL-U file: the last sentence needs no empty line; a file without a sentence is refused."""
+        """Finish the CoNLL-U file after the last line; a file without a sentence is refused."""
         if self._words or self._other_tokens:
             self._end_sentence()
         self.trailing_comments = len(self._block)
@@ -136,7 +137,7 @@ class TreeReader:
             raise UserError(f"{self.name}: no sentence in it, expected lines of {len(FIELDS)} columns ({_listed()})")
 
     def complete(self) -> Treebank:
-        """The treebank of the CoNLL-U sentences that have ended since the last call."""
+        """The treebank of the CoNLL-U sentences that have ended since the last call of `complete`."""
         width = len(COLUMNS)
         columns = {name: Column.from_strings(self._fields[k::width]) for k, name in enumerate(COLUMNS)}
         treebank = Treebank(
@@ -152,7 +153,7 @@ class TreeReader:
         return treebank
 
     def notes(self) -> list[str]:
-        """CoNLL-U notes for the user: numbers of trees with several roots and of comments left out."""
+        """CoNLL-U notes for the user: how many trees have several roots, and how many comments were left out."""
         notes = []
         if self.many_roots:
             notes.append(f"{self.many_roots:,} of {self.sentences:,} trees have several roots, where CoNLL-U has one")
@@ -164,10 +165,10 @@ class TreeReader:
     def _clear(self) -> None:
         """CoNLL-U reader: forget the sentences that `complete` has returned."""
         self._fields: list[str] = []  # fields that become columns of a Treebank, token after token
-        self._heads: list[int] = []  # [tokens], number of the head of each word
-        self._lines: list[int] = []  # [tokens], line number of each word
-        self._ends: list[int] = []  # [sentences], position after the last token of each sentence
-        self._blocks: list[str] = []  # [sentences], all lines of each sentence
+        self._heads: list[int] = []  # for each token: the word number of the head, 0 for a root
+        self._lines: list[int] = []  # for each token: the line number
+        self._ends: list[int] = []  # for each sentence: the number of tokens up to its end
+        self._blocks: list[str] = []  # for each sentence: all its lines
 
     def _add(self, fields: list[str]) -> None:
         """Add a word, multiword token or empty node to the current CoNLL-U sentence."""
@@ -210,7 +211,7 @@ class TreeReader:
         self._other_tokens = self._multiword_end = self._empty_nodes = 0
 
     def _checked_heads(self) -> list[int]:
-        """The heads in the current CoNLL-U sentence; refused if they do not form one or several trees."""
+        """Parse the heads of the current CoNLL-U sentence, and check that they form one or several trees."""
         count, heads = len(self._words), []
         for word, (fields, line) in enumerate(zip(self._words, self._numbers, strict=True), 1):
             text = fields[HEAD]
@@ -243,11 +244,10 @@ class TreeReader:
 
 
 def cycle_of(heads: list[int]) -> list[int]:
-    """A cycle in the heads of a CoNLL-U sentence, as a list of words; empty if the heads form trees.
+    """Find a cycle in the heads of a CoNLL-U sentence, as a list of word numbers; empty if the heads form trees.
 
-    Each word of the list has the next word as head, and the last word has the first. `heads` are positions from 1 on,
-    0 for a root."""
-    visited_from = [0] * (len(heads) + 1)  # by word: the word where the first walk that reached it started
+    In the list, the head of each word is the next word, and the head of the last word is the first."""
+    visited_from = [0] * (len(heads) + 1)  # for each word: the start of the first walk that reached the word
     visited_from[0] = -1
     for start in range(1, len(heads) + 1):
         word = start
@@ -286,13 +286,11 @@ def write_treebank(
     labels: Column | None = None,
     remarks: Sequence[str] | None = None,
 ) -> None:
-    """Write a treebank as CoNLL-U: the sentences as they were read, or with predicted `heads` [tokens].
+    """Write a treebank as CoNLL-U: the sentences as they were read, or with predicted `heads`.
 
-    Predicted heads come with relations `labels` (None: each relation is _) and with `remarks`: a string NAME=VALUE for
-    each token, which is added to the column `misc`. Columns about the old tree then become _: the column `deps`, and in
-    CoNLL-X both columns of the projective tree. Each line read becomes one line, so that input and output can be
-    compared.
-    """
+    With predicted heads, the relations are `labels`, or _ if `labels` is None. `remarks` has a string NAME=VALUE for
+    each token, which is added to the column `misc`. The column `deps` becomes _, because it refers to the old tree. In
+    CoNLL-X, both columns of the projective tree become _. Each line that was read becomes one line."""
     if heads is None:
         stream.write("".join(f"{block}\n\n" for block in treebank.blocks).encode())
         return
@@ -308,11 +306,11 @@ def write_treebank(
 
 
 def _with_arc(line: str, arcs: Iterator[tuple[str, str, str]]) -> str:
-    """A CoNLL-U line with the next arc (head, relation, remark) if the line is a word; `deps` becomes _."""
+    """Put the next arc (head, relation, remark) into a CoNLL-U line if the line is a word; `deps` becomes _."""
     if line.startswith("#"):
         return line
     fields = line.split("\t")
-    if fields[DEPS].isdigit():  # CoNLL-X: the fields DEPS and MISC have head and relation in the projective tree
+    if fields[DEPS].isdigit():  # in CoNLL-X, DEPS and MISC are head and relation in the projective tree
         fields[MISC] = "_"
     if fields[ID].isdigit():
         fields[HEAD], fields[DEPREL], remark = next(arcs)

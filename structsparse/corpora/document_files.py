@@ -19,7 +19,7 @@ from structsparse.corpora.documents import DocumentReading, Documents, DocumentS
 from structsparse.corpora.parses import with_parses
 from structsparse.corpora.splits import PARTS, completed
 
-# separator of columns by file suffix; empty for JSON lines
+# separator of columns for each file suffix; empty for JSON lines
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".ndjson": ""}
 
 
@@ -27,7 +27,7 @@ SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".ndjson": ""}
 class RawDocuments:
     """Labelled documents as read from files: names, texts, and labels as strings."""
 
-    names: list[str] = field(default_factory=list)  # the file of each document, or file:line in a table
+    names: list[str] = field(default_factory=list)  # the file of each document; for a table, file:line
     texts: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
 
@@ -44,7 +44,7 @@ class RawDocuments:
         return cls(*(list(chain(*column)) for column in zip(*columns, strict=True)))
 
     def only(self, labels: Sequence[str]) -> RawDocuments:
-        """The raw documents from files whose label is in `labels`."""
+        """Select the raw documents from files that have one of the given labels."""
         chosen = [k for k, label in enumerate(self.labels) if label in labels]
         return RawDocuments(*([column[k] for k in chosen] for column in (self.names, self.texts, self.labels)))
 
@@ -65,11 +65,11 @@ def documents(
     split: int,
     unlabelled: str | None,
 ) -> DocumentSplits:
-    """Labelled documents from the user's files, in train, dev and test (data=documents).
+    """Read labelled documents from the user's files, as train, dev and test (data=documents).
 
-    `text` and `label` name the columns of a table. Missing dev and test parts are random shares of train: `held_out`
-    is the share, `split` the seed. `parses` has paths of parse trees by part, `unlabelled` is a path of texts without
-    labels."""
+    `text` and `label` name the columns of a table. A missing dev or test part is drawn from train: `held_out` is the
+    share, `split` the random seed. `parses` maps train, dev or test to a file of parse trees. `unlabelled` is a file or
+    folder of texts without labels."""
     reading = DocumentReading(tokens, lower, language)
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     raw = {part: read(find_path(path), text, label) for part, path in paths.items()}
@@ -126,7 +126,7 @@ def texts_of(path: Path) -> tuple[str, ...]:
 
 
 def _folder(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Name, text and label of each document file in a folder that has a folder for each label."""
+    """Yield (name, text, label) of each document file in a folder that has a folder for each label."""
     folders = sorted(inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith("."))
     if not folders:
         raise UserError(f"{path}: has no folders, expected one for each label, with a file for each document")
@@ -145,7 +145,7 @@ def _separator(path: Path) -> str:
 
 
 def _rows(path: Path, separator: str, columns: tuple[str, str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table file of documents: the first line number, and the text and label of each row."""
+    """Yield the rows of a table file of documents: the line number where a row begins, the text and the label."""
     content = content_of(path)
     rows = _separated(path, content, separator) if separator else _json_lines(path, content)
     for line, row in rows:
@@ -159,8 +159,8 @@ def _rows(path: Path, separator: str, columns: tuple[str, str]) -> Iterator[tupl
 
 
 def _separated(path: Path, content: str, separator: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table file of documents in CSV or TSV: first line number and cells by column."""
-    csv.field_size_limit(1 << 30)  # largest number of characters in a cell
+    """Yield the rows of a CSV or TSV file of documents: the line number where a row begins, and {column: cell}."""
+    csv.field_size_limit(1 << 30)  # maximum number of characters in a cell
     quoting = csv.QUOTE_MINIMAL if separator == "," or '\t"' in content else csv.QUOTE_NONE
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=separator, quoting=quoting, strict=True)
     line = 1
@@ -179,7 +179,7 @@ def _separated(path: Path, content: str, separator: str) -> Iterator[tuple[int, 
 
 
 def _json_lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a file of documents in JSON lines: line number and cells by column."""
+    """Yield the rows of a file of documents in JSON lines: the line number and {column: cell}."""
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
@@ -196,13 +196,13 @@ def _json_lines(path: Path, content: str) -> Iterator[tuple[int, dict[str, str]]
 
 
 def _cell(value: object) -> str | None:
-    """A JSON value as a cell in a table file of documents; None if the value is neither text nor number."""
+    """Convert a JSON value to a cell in a table file of documents; None for a list, an object or null."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else str(value) if isinstance(value, (int, float)) else None
 
 
-# --- parts and labels
+# --- train, dev and test, and their labels
 
 
 def assembled(
@@ -212,11 +212,10 @@ def assembled(
     reading: DocumentReading,
     parses: Mapping[str, str] | None = None,
 ) -> dict[str, Documents]:
-    """Make the parts of a corpus from raw documents of files, tokenized together.
+    """Make train, dev and test from the raw documents of files, tokenized together.
 
-    Documents with a label outside of `classes` are left out. If `classes` is None, the classes are all labels of
-    train, in numerical order if they are integers. With `numbers`, labels are numbers. `parses` has paths of files of
-    parse trees by part."""
+    Documents with a label outside of `classes` are left out; by default, the classes are all labels of train. With
+    `numbers`, labels are numbers. `parses` maps train, dev or test to a file of parse trees."""
     for part in set(parses or {}) - set(raw):
         raise UserError(f"data.parses has {part}, which is drawn from train; expected only {', '.join(raw)}")
     if numbers and classes is not None:
@@ -256,7 +255,7 @@ def _is_integer(name: str) -> bool:
 
 
 def _codes(raw: RawDocuments, classes: tuple[str, ...]) -> np.ndarray:
-    """The labels of raw documents from files as codes into the classes: int64 [documents]."""
+    """The labels of raw documents from files, as indices of classes (int64 array of shape [documents])."""
     code = {name: k for k, name in enumerate(classes)}
     for name, label in zip(raw.names, raw.labels, strict=True):
         if label not in code:
@@ -268,7 +267,7 @@ def _codes(raw: RawDocuments, classes: tuple[str, ...]) -> np.ndarray:
 
 
 def _numbers(raw: RawDocuments) -> np.ndarray:
-    """The labels of raw documents from files as numbers: float64 [documents]."""
+    """The labels of raw documents from files, as numbers (float64 array of shape [documents])."""
     numbers = np.zeros(len(raw.labels))
     for k, label in enumerate(raw.labels):
         try:
@@ -281,7 +280,7 @@ def _numbers(raw: RawDocuments) -> np.ndarray:
 
 
 def _position(name: str) -> str:
-    """The position of a document in error messages about files: "file, line 7" for file:7."""
+    """Format the position of a document in error messages about files: "file:7" becomes "file, line 7"."""
     path, colon, line = name.rpartition(":")
     return f"{path}, line {line}" if colon and line.isdecimal() else name
 

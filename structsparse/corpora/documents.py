@@ -1,9 +1,7 @@
 """Labelled documents for text categorization: texts, their tokens as integer codes, sentences and phrases.
 
-A corpus is tokenized once. Train, dev and test share one list of word types, so that a code means the same word in
-each part. `features.words` decides which word types are features. The position of each token in the text of the
-document is kept, so that reports can mark tokens in the text.
-"""
+Train, dev and test are tokenized together: a code means the same word in all three. `features.words` decides which
+words are features. The character position of each token in its text is kept. Reports use it to mark tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.sentence_splitter import sentence_begins
 
-# regular expression of a token, by the option `tokens`
+# regular expression of a token for each value of the option `tokens`
 TOKENS = {"words": re.compile(r"\w+"), "letters": re.compile(r"[a-zA-Z]\w*"), "spaces": re.compile(r"\S+")}
 
 
@@ -27,13 +25,17 @@ TOKENS = {"words": re.compile(r"\w+"), "letters": re.compile(r"[a-zA-Z]\w*"), "s
 class DocumentReading:
     """Tokenization options of documents.
 
-    With `tokens` = "words", tokens are runs of letters, digits and underscores. With "letters", each such run is cut
-    to the part from its first letter a to z on. With "spaces", tokens are runs of characters other than white space.
-    `lower` converts tokens to small letters."""
+    The option `tokens` says what a token is:
+
+    - words: a run of letters, digits and underscores
+    - letters: such a run, but only from its first letter a to z on
+    - spaces: a run of characters other than white space
+
+    The option `lower` converts tokens to small letters."""
 
     tokens: str = "words"
     lower: bool = True
-    language: str = "en"  # language whose sentence-splitting rules are used
+    language: str = "en"  # language code, for the rules that split sentences
 
     def __post_init__(self):
         if self.tokens not in TOKENS:
@@ -42,20 +44,20 @@ class DocumentReading:
 
 @dataclass(frozen=True, eq=False)
 class Constituents:
-    """Constituents (phrases) in parse trees of documents, by document; a phrase precedes the phrases inside it."""
+    """Constituents (phrases) of parsed documents, sorted by document; a phrase precedes the phrases inside it."""
 
-    document: np.ndarray  # int32 [constituents], number of the document, ascending
-    begin: np.ndarray  # int32 [constituents], the first token, counted within the document
-    end: np.ndarray  # int32 [constituents], the token after the last token, counted within the document
-    value: np.ndarray  # int16 [constituents], sentiment from 0 to 4, -1 if unknown
-    kind: np.ndarray | None = None  # int16 [constituents], codes into kinds
-    kinds: tuple[str, ...] = ()  # names of kinds: NP, VP, ...; in dependency trees, relations of head words
+    document: np.ndarray  # int32, shape [constituents]: index of the document, ascending
+    begin: np.ndarray  # int32, shape [constituents]: index of the first token within the document
+    end: np.ndarray  # int32, shape [constituents]: index after the last token within the document
+    value: np.ndarray  # int16, shape [constituents]: sentiment from 0 to 4, -1 if unknown
+    kind: np.ndarray | None = None  # int16, shape [constituents]: index in `kinds`
+    kinds: tuple[str, ...] = ()  # phrase labels (NP, VP, ...); in dependency trees, relations of head words
 
     def __len__(self) -> int:
         return len(self.document)
 
     def select(self, indices: np.ndarray, documents: int) -> Constituents:
-        """The constituents of the documents at `indices`, in that order.
+        """Select the constituents of the documents at `indices`, in the order of `indices`.
 
         `documents` is the number of documents before the selection."""
         bounds = np.searchsorted(self.document, np.arange(documents + 1))
@@ -68,31 +70,31 @@ class Constituents:
 
 @dataclass(frozen=True, eq=False)
 class Documents:
-    """Labelled documents, one part of a corpus: document `k` has the tokens `offsets[k]` to `offsets[k + 1]` - 1."""
+    """Labelled documents (train, dev or test): document `k` has the tokens `offsets[k]` to `offsets[k + 1]` - 1."""
 
     names: list[str]  # the file, or file:line, of each document
-    texts: list[str]  # as read from the files, not lowercased
-    words: tuple[str, ...]  # all word types of all parts of the corpus, in alphabetical order
-    tokens: np.ndarray  # int32 [tokens], codes into words
-    begins: np.ndarray  # int32 [tokens], position of the first character of each token in the document's text
-    ends: np.ndarray  # int32 [tokens], position after the last character of each token in the document's text
-    offsets: np.ndarray  # int64 [documents + 1], position of the first token of each document
-    labels: np.ndarray  # int64 [documents], codes into classes; float64 if there are no classes
+    texts: list[str]  # texts as read from the files, not lowercased
+    words: tuple[str, ...]  # all distinct words of train, dev and test, in alphabetical order
+    tokens: np.ndarray  # int32 array: index in `words` of each token
+    begins: np.ndarray  # int32 array: where each token begins in its text, in characters
+    ends: np.ndarray  # int32 array: where each token ends in its text, in characters
+    offsets: np.ndarray  # int64, shape [documents + 1]: first token of each document, then the token count
+    labels: np.ndarray  # int64, shape [documents]: index in `classes`; without classes, numbers as float64
     classes: tuple[str, ...] | None = None  # names of classes; None if labels are numbers
     constituents: Constituents | None = None
-    sentence_offsets: np.ndarray | None = None  # int64 [sentences + 1] into the tokens; None: not known
-    language: str = "en"  # language whose sentence-splitting rules are used
+    sentence_offsets: np.ndarray | None = None  # first token of each sentence, then the token count; None: unknown
+    language: str = "en"  # language code, for the rules that split sentences
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each document: int64 [documents]."""
+        """The number of tokens of each document (int64 array of shape [documents])."""
         return np.diff(self.offsets)
 
     def sentences(self) -> np.ndarray:
-        """Offsets of the sentences among the tokens of all documents: int64 [sentences + 1].
+        """The index of the first token of each sentence in the documents, then the number of tokens (int64 array).
 
         If the corpus has no sentence boundaries, a sentence splitter finds them. No sentence is empty, and no sentence
         extends over two documents."""
@@ -100,19 +102,19 @@ class Documents:
 
     @cached_property
     def _sentences(self) -> np.ndarray:
-        """Offsets of the sentences among the tokens of all documents, computed once: int64 [sentences + 1]."""
+        """The sentence offsets of the documents, which the method `sentences` returns, computed once."""
         begins = self._split() if self.sentence_offsets is None else self.sentence_offsets
         return np.union1d(begins, np.append(self.offsets, 0)).astype(np.int64)
 
     def _split(self) -> np.ndarray:
-        """The first token of each sentence that the splitter finds in the documents: int64 [sentences]."""
+        """The index of the first token of each sentence that the splitter finds in the documents (int64 array)."""
         places = sentence_begins(self.texts, self.language)
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), places, strict=True)
         firsts = [low + np.searchsorted(self.begins[low:high], begun) for low, high, begun in bounds]
         return np.concatenate([np.zeros(0, np.int64), *firsts])
 
     def select(self, indices: Sequence[int] | np.ndarray) -> Documents:
-        """The documents at `indices`, in that order, with their tokens, labels, constituents and sentences."""
+        """Select the documents at `indices`, with their tokens, labels, constituents and sentences."""
         indices = np.asarray(indices, np.int64)
         sizes = self.lengths[indices]
         rows = ranges(self.offsets[:-1][indices], sizes)
@@ -141,7 +143,7 @@ class Documents:
         return f"{len(self):,} documents, {len(self.tokens):,} words{trees}, {self._labels()}"
 
     def _labels(self) -> str:
-        """For the user: the number of documents in each class, or the range and mean of numeric labels."""
+        """Describe the labels of documents: the number in each class, or the range and mean of numeric labels."""
         if self.classes is None:
             if not len(self):
                 return "no numbers"
@@ -158,15 +160,15 @@ class DocumentSplits:
     train: Documents
     dev: Documents
     test: Documents
-    truth: tuple[str, ...] = ()  # in a planted corpus, the names of the word groups that determine labels
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # in a planted corpus, all word groups by name
-    reading: DocumentReading = field(default_factory=DocumentReading)  # tokenization of this corpus and of new texts
+    truth: tuple[str, ...] = ()  # names of the word groups that determine the labels of a planted corpus
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # word groups of a planted corpus, by name
+    reading: DocumentReading = field(default_factory=DocumentReading)  # tokenization of this corpus and new texts
     unlabelled: tuple[str, ...] = ()  # texts without labels, for word clusters
     notes: tuple[str, ...] = ()  # notes for the user
 
     @property
     def parts(self) -> dict[str, Documents]:
-        """The documents of train, dev and test by the name of the part."""
+        """The documents of a corpus, as a dictionary with the keys train, dev and test."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
@@ -191,7 +193,7 @@ def tokenize(
     classes: tuple[str, ...] | None,
     reading: DocumentReading | None = None,
 ) -> Documents:
-    """Make documents from texts: tokens become codes into the sorted word types of all texts."""
+    """Make documents from texts; each token is encoded as its index in the sorted list of all words."""
     reading = DocumentReading() if reading is None else reading
     finditer, places, sizes = TOKENS[reading.tokens].finditer, [], []
     tokens: list[str] = []
@@ -223,11 +225,11 @@ def from_tokens(
     classes: tuple[str, ...] | None,
     lower: bool = True,
 ) -> Documents:
-    """Make documents from lists of tokens; the text of a document has its tokens joined by spaces."""
+    """Make documents from lists of tokens; the text of a document is its tokens joined by spaces."""
     words, codes = coded_tokens([token for document in tokens for token in document], lower)
     offsets = np.concatenate([[0], np.cumsum(np.array([len(document) for document in tokens], np.int64))])
     sizes = np.array([len(token) for document in tokens for token in document], np.int32)
-    ends = np.cumsum(sizes + 1) - 1  # positions as if all documents were one text
+    ends = np.cumsum(sizes + 1) - 1  # character positions as if all documents were one text
     first = np.repeat(np.concatenate([[0], ends + 1])[offsets[:-1]], np.diff(offsets))
     return Documents(
         names=list(names),
@@ -243,7 +245,7 @@ def from_tokens(
 
 
 def coded_tokens(tokens: Iterable[str], lower: bool) -> tuple[tuple[str, ...], np.ndarray]:
-    """All word types of documents in alphabetical order, and the tokens as codes: int32 [tokens]."""
+    """All distinct words of documents in alphabetical order, and the code of each token (int32 array)."""
     numbers: dict[str, int] = {}
     codes = np.array([numbers.setdefault(token, len(numbers)) for token in tokens], np.int32)
     spellings = [token.lower() for token in numbers] if lower else [*numbers]
@@ -259,14 +261,14 @@ class RunningText(NamedTuple):
     """Running text of documents, from which word clusters are learnt: sequences of consecutive words."""
 
     words: tuple[str, ...]
-    tokens: np.ndarray  # int32 [tokens], codes into words
-    offsets: np.ndarray  # int64 [sequences + 1], position of the first token of each sequence
+    tokens: np.ndarray  # int32 array: index in `words` of each token
+    offsets: np.ndarray  # int64, shape [sequences + 1]: first token of each sequence, then the token count
 
 
 def running_text(train: Documents, unlabelled: Sequence[str], reading: DocumentReading) -> RunningText:
-    """The running text of training documents and of texts without labels, in the vocabulary of training.
+    """The running text of training documents and of texts without labels, encoded by the words of the corpus.
 
-    In texts without labels, a word that training lacks is left out and ends a sequence."""
+    Texts without labels are cut at words that do not occur in train. These words are left out."""
     if not unlabelled:
         return RunningText(train.words, train.tokens, train.offsets)
     no_labels = np.zeros(len(unlabelled), np.int64)
@@ -274,7 +276,7 @@ def running_text(train: Documents, unlabelled: Sequence[str], reading: DocumentR
     code_of = {train.words[code]: code for code in np.unique(train.tokens).tolist()}
     codes = np.array([code_of.get(word, -1) for word in more.words], np.int64)[more.tokens]
     in_train = codes >= 0
-    # [tokens], number of the sequence of each token, ascending
+    # for each token: index of the sequence that the token belongs to, ascending
     sequence = np.cumsum(~in_train) + np.repeat(np.arange(len(more)), more.lengths)
     sizes = np.unique(sequence[in_train], return_counts=True)[1]
     offsets = np.concatenate([train.offsets, train.offsets[-1] + np.cumsum(sizes)])

@@ -15,7 +15,7 @@ from structsparse.corpora.columns import Column, Sentences
 def sentences_from_lists(sentences: Iterable, columns: Sequence[str], reader: str = "this model") -> Sentences:
     """Make sentences (columns of codes) from Python lists of tokens.
 
-    A token is a string if there is one column, else a tuple of values in the order of `columns`, or a dict. Error
+    A token is a tuple of values in the order of `columns`, or a dict. With one column, a token is a string. Error
     messages say that `reader` (for example "this model") expects such lists."""
     if isinstance(sentences, str | bytes | Mapping) or not isinstance(sentences, Iterable):
         raise UserError(f"got {sentences!r:.60}; {expected_lists(columns, reader)}")
@@ -37,7 +37,7 @@ def sentences_from_lists(sentences: Iterable, columns: Sequence[str], reader: st
 def existing_file(path: str | os.PathLike, columns: Sequence[str], reader: str = "this model") -> Path:
     """The path of an existing file, for functions that accept a path or lists of sentences.
 
-    The error for a missing file also describes the accepted lists."""
+    If the file is missing, the error message describes the accepted lists too."""
     if not Path(path).exists():
         raise UserError(f"{str(path)!r:.60} is not a file; {expected_lists(columns, reader)}, or the path of a file")
     return Path(path)

@@ -1,9 +1,8 @@
-"""Parses of documents from files: bracketed parse trees, or CoNLL-U, in which dependencies imply phrases.
+"""Parses of documents from files: bracketed parse trees, or dependency trees in CoNLL-U.
 
 The tokens of a parser may differ from the tokens of the documents. Trees and documents are therefore aligned by letters
-and digits alone. The sequence of letters and digits must be the same in the leaves of all trees and in all texts. A
-token of a document belongs to the leaf that contains the first letter of the token.
-"""
+and digits alone. These must be the same, in the same order, in all trees and in all texts. A token of a document
+belongs to the leaf that contains the first letter of the token."""
 
 from __future__ import annotations
 
@@ -21,35 +20,35 @@ from structsparse.corpora.byte_streams import read_gunzipped
 from structsparse.corpora.conllu import TreeReader
 from structsparse.corpora.documents import Constituents, Documents
 
-# groups: label after an opening bracket; closing bracket; word
+# matches one of: an opening bracket and its label (group 1), a closing bracket (2), a word (3)
 _BRACKETED = re.compile(r"\(\s*([^\s()]*)|(\))|([^\s()]+)")
-# escaped brackets in leaves, and the characters in the text
+# brackets in words are escaped in trees: {escaped form: bracket}
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
-_TRACE = "-NONE-"  # the label of leaves that have no word in the text
+_TRACE = "-NONE-"  # label of leaves without a word in the text (traces)
 _NO_LETTERS = re.compile(r"[\W_]+")
 
 
 class Tree(NamedTuple):
     """Parse tree of a sentence: its leaves (words) and constituents."""
 
-    line: int  # number of the line in the file where the tree begins
-    leaves: list[str]  # words as in the text: ( instead of -LRB-
-    spans: list[tuple[int, int, str]]  # constituents: first leaf, leaf after the last leaf, label
+    line: int  # line number in the file where the tree begins
+    leaves: list[str]  # words as in the text, with ( instead of -LRB-
+    spans: list[tuple[int, int, str]]  # constituents: (index of the first leaf, index after the last leaf, label)
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Many parse trees: their constituents as ranges of the concatenated leaves of all trees."""
+    """Many parse trees, with concatenated leaves; constituents are ranges of these leaves."""
 
     leaves: list[str]  # words of all trees
-    lines: list[int]  # [trees], number of the line where each tree begins
-    offsets: np.ndarray  # int64 [trees + 1], first leaf of each tree
-    begin: np.ndarray  # int64 [constituents], first leaf of each constituent
-    end: np.ndarray  # int64 [constituents], leaf after the last leaf of each constituent
-    labels: list[str]  # [constituents], label of each constituent
+    lines: list[int]  # line number where each tree begins
+    offsets: np.ndarray  # int64, shape [trees + 1]: index of the first leaf of each tree, then the leaf count
+    begin: np.ndarray  # int64, shape [constituents]: index of the first leaf
+    end: np.ndarray  # int64, shape [constituents]: index after the last leaf
+    labels: list[str]  # label of each constituent
 
     def line_of(self, leaf: int) -> int:
-        """The number of the line where the parse tree of a leaf begins."""
+        """The line number where the parse tree that contains the given leaf begins."""
         return self.lines[int(np.searchsorted(self.offsets, leaf, side="right")) - 1]
 
 
@@ -73,7 +72,7 @@ def concatenated(trees: Iterable[Tree]) -> Trees:
 def with_parses(documents: Documents, path: Path) -> Documents:
     """Add parses to documents: constituents and sentences from a file with the parse trees of all documents.
 
-    The trees must have the order of the documents."""
+    The trees must be in the order of the documents."""
     trees = concatenated(read_trees(path))
     alignment = _Alignment.of(documents, trees, path)
     has_tokens, _, begin, _ = alignment.tokens_of(trees.offsets[:-1], trees.offsets[1:])
@@ -100,13 +99,13 @@ class _Alignment:
     documents: Documents
     trees: Trees
     path: Path
-    leaves: np.ndarray  # int64 [leaves + 1], number of letters and digits before each leaf
-    tokens: np.ndarray  # int64 [tokens], number of letters and digits before each token
-    texts: np.ndarray  # int64 [documents + 1], number of letters and digits before each text
+    leaves: np.ndarray  # int64, shape [leaves + 1]: number of letters and digits before each leaf
+    tokens: np.ndarray  # int64 array: number of letters and digits before each token
+    texts: np.ndarray  # int64, shape [documents + 1]: number of letters and digits before each text
 
     @classmethod
     def of(cls, documents: Documents, trees: Trees, path: Path) -> _Alignment:
-        """Align parses with documents; refused if letters and digits differ."""
+        """Align parses with documents; an error is raised if their letters and digits differ."""
         letters = [_NO_LETTERS.sub("", text) for text in documents.texts]
         leaf_letters = [_NO_LETTERS.sub("", leaf) for leaf in trees.leaves]
         leaves, texts = (
@@ -118,10 +117,10 @@ class _Alignment:
         return alignment
 
     def tokens_of(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Find the document tokens in ranges of leaves of the parse trees.
+        """Find the document tokens that belong to ranges of parse tree leaves.
 
-        Returns for each range: whether it has a token, the document, the first token, the token after the last
-        token."""
+        Returns four arrays, with an entry for each range: whether the range has tokens, the document, the first token,
+        and the token after the last."""
         first, last = self.leaves[begin], self.leaves[end]
         owner = np.searchsorted(self.texts[1:-1], first, side="right")
         beyond = (last > first) & (last > self.texts[owner + 1])
@@ -132,7 +131,7 @@ class _Alignment:
                 f"{self.documents.names[owner[k]]}, expected a tree to end with its document at the latest"
             )
         offsets = self.documents.offsets
-        low = np.maximum(np.searchsorted(self.tokens, first), offsets[owner])  # previous text may end without letters
+        low = np.maximum(np.searchsorted(self.tokens, first), offsets[owner])  # not before the document's first token
         high = np.searchsorted(self.tokens, last)
         return (last > first) & (high > low), owner, low, high
 
@@ -153,7 +152,7 @@ class _Alignment:
 
 
 def _letters_before(documents: Documents) -> np.ndarray:
-    """Alignment of parses: the number of letters and digits in all texts before each token, int64 [tokens]."""
+    """Alignment of parses: the number of letters and digits in all texts before each token (int64 array)."""
     points = _code_points("".join(documents.texts))
     is_letter = np.zeros(int(points.max(initial=0)) + 1, bool)
     present = np.flatnonzero(np.bincount(points))
@@ -164,12 +163,12 @@ def _letters_before(documents: Documents) -> np.ndarray:
 
 
 def _code_points(text: str) -> np.ndarray:
-    """Alignment of parses: the characters of a text as numbers, uint32 [characters]."""
+    """Alignment of parses: the Unicode code points of the characters of a text (uint32 array)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 def _excerpt(letters: str, place: int) -> str:
-    """Twenty letters from position `place` on, for messages about parses."""
+    """Twenty letters from position `place` on, for error messages about parses."""
     return repr(letters[place : place + 20]) if place < len(letters) else "nothing more"
 
 
@@ -179,7 +178,7 @@ def _excerpt(letters: str, place: int) -> str:
 def read_trees(path: Path) -> Iterator[Tree]:
     """Read the parse trees of a file, plain or gzipped, in brackets or in CoNLL-U.
 
-    A file of bracketed trees begins with a bracket."""
+    A file that begins with a bracket has bracketed trees."""
     text = _text(path)
     if not text.strip():
         raise UserError(f"{path}: is empty, expected bracketed trees or CoNLL-U")
@@ -197,7 +196,7 @@ def _text(path: Path) -> str:
 def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
     """Read bracketed parse trees (label (label word) ...), each on one line or on several lines."""
     text = _text(path) if text is None else text
-    line, counted = 1, 0  # `line` is the number of the line of the character at position `counted`
+    line, counted = 1, 0  # `line` is the line number of the character at position `counted`
     first, leaves, spans, open_, empty = 1, [], [], [], False
     for part in _BRACKETED.finditer(text):
         kind = part.lastindex
@@ -228,14 +227,14 @@ def bracketed(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 
 def unescaped(word: str) -> str:
-    """The word of the text for a leaf of a bracketed parse tree: ( for -LRB-, / for \\/."""
+    """Undo the escapes in a leaf of a bracketed parse tree: -LRB- becomes (, and \\/ becomes /."""
     return _BRACKETS.get(word) or word.replace("\\/", "/").replace("\\*", "*")
 
 
 def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
-    """Read parse trees from CoNLL-U: the constituent of a word covers the word and its descendants.
+    """Read parse trees from CoNLL-U: each word makes a constituent of the word and its descendants.
 
-    A constituent is a range of leaves. A multiword token is one leaf; empty nodes are left out."""
+    A constituent is a range of leaves that contains these words. A multiword token is one leaf."""
     reader = TreeReader(str(path))
     reader.take((_text(path) if text is None else text).replace("\r\n", "\n").split("\n"))
     reader.end()
@@ -248,8 +247,8 @@ def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 
 def _leaves(block: str) -> tuple[list[str], list[int]]:
-    """The leaves of a parse tree in CoNLL-U, and the number of the leaf that contains each word."""
-    leaves, leaf_of, multiword_end = [], [], 0  # multiword_end: last word of the last multiword token
+    """The leaves of a parse tree in CoNLL-U, and the index of the leaf that contains each word."""
+    leaves, leaf_of, multiword_end = [], [], 0  # multiword_end: number of the last word in a multiword token
     for line in block.split("\n"):
         if line.startswith("#"):
             continue
@@ -267,10 +266,9 @@ def _leaves(block: str) -> tuple[list[str], list[int]]:
 def _subtree_spans(leaf_of: list[int], heads: list[int], labels: list[str]) -> list[tuple[int, int, str]]:
     """The constituent of each word in a parse tree: the range of leaves of the word and its descendants.
 
-    `leaf_of` has the leaf of each word; `labels` has the relations. Constituents are sorted by first leaf, longer
-    first."""
+    `leaf_of` has the leaf index of each word. Constituents are sorted by first leaf, then from long to short."""
     begin, end = list(leaf_of), [leaf + 1 for leaf in leaf_of]
-    for word, head in enumerate(heads):  # the range of each ancestor must contain the word
+    for word, head in enumerate(heads):  # extend the range of each ancestor to the word
         while head:
             begin[head - 1] = min(begin[head - 1], leaf_of[word])
             end[head - 1] = max(end[head - 1], leaf_of[word] + 1)

@@ -1,4 +1,4 @@
-"""Sentence boundaries of texts by the rules of the library sentencex (the extra `text`)."""
+"""Sentence splitter: the sentence boundaries of texts, by the library sentencex (an optional dependency)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def can_split() -> bool:
 
 
 def sentence_begins(texts: Sequence[str], language: str = "en") -> list[np.ndarray]:
-    """Sentence splitter: the position of the first character of each sentence, for each text.
+    """Sentence splitter: the character position at which each sentence begins.
 
-    Returns a list with one int64 [sentences] per text."""
+    Returns a list with an int64 array of shape [sentences] for each text."""
     try:
         from sentencex import get_sentence_boundaries
     except ImportError:

@@ -30,14 +30,14 @@ class SentenceSplits:
 
     @property
     def parts(self) -> dict[str, Sentences]:
-        """Splits by name: the sentences of train, dev and test."""
+        """Splits as a dictionary: the sentences of train, dev and test."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
 def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, Sentences]:
     """Split off a random share of the sentences, for a corpus without a dev file.
 
-    Returns (the rest, the share), both in the order of the corpus."""
+    Returns the remaining and the split-off sentences, both in the order of the corpus."""
     if not 0 < share < 1:
         raise UserError(f"data.held_out is {share}; without a dev file it must lie between 0 and 1")
     count = round(share * len(sentences))
@@ -51,9 +51,9 @@ def hold_out(sentences: Sentences, share: float, seed: int) -> tuple[Sentences, 
 
 
 def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str) -> dict[str, Items]:
-    """Complete the splits train, dev and test: missing dev and test parts are random shares of train.
+    """Complete the splits train, dev and test: a missing dev or test part is drawn at random from train.
 
-    `kind` is the noun for the items in messages."""
+    `held_out` is the size of each missing part, as a share of train. `kind` names the items in messages."""
     missing = [part for part in PARTS if part not in parts]
     if not missing:
         return dict(parts)
@@ -67,9 +67,9 @@ def completed(parts: Mapping[str, Items], held_out: float, seed: int, kind: str)
 
 
 def drawn(items: Items, sizes: Mapping[str, int], seed: int, kind: str = "documents") -> dict[str, Items]:
-    """Random splits: draw parts of the given sizes; the rest is `train`.
+    """Random splits: draw dev or test parts of the given sizes; the remaining items are `train`.
 
-    Every part keeps the order of the corpus. `kind` is the noun for the items in messages."""
+    Every part keeps the order of the corpus. `kind` names the items in messages."""
     if not all(sizes.values()) or sum(sizes.values()) >= len(items):
         asked = " and ".join(f"{size} for {part}" for part, size in sizes.items())
         raise UserError(

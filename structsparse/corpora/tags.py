@@ -1,9 +1,8 @@
 """Span tags: conversion between the schemes iob1, iob2 and iobes, and the spans that tags encode.
 
-Tags are read as by the program `conlleval.pl`, with S for a span of one token. Every sequence of tags, even an invalid
-sequence, then has exactly one set of spans. A tag is stray if it differs from the tag that results when
-these spans are written in the scheme of the corpus.
-"""
+Tags are read as by the program `conlleval.pl`; in addition, S marks a span of one token. Every sequence of tags, even
+an invalid sequence, then has exactly one set of spans. To find stray tags, these spans are written in the scheme of the
+corpus: a tag is stray if it differs from the written tag."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,27 +12,27 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 
-SCHEMES = ("iob2", "iob1", "iobes")  # in the order of preference of `detect_scheme` in a tie
-PREFIXES = "OBIES"  # outside, begin, inside, end, single; positions are the codes of prefixes
+SCHEMES = ("iob2", "iob1", "iobes")  # if several schemes fit equally well, `detect_scheme` prefers the first
+PREFIXES = "OBIES"  # outside, begin, inside, end, single; the code of a prefix is its index here
 OUTSIDE, BEGIN, INSIDE, END, SINGLE = range(5)
-CLOSES = np.array([True, False, False, True, True])  # [prefixes], whether no span can continue after the prefix
-OPENS = np.array([False, True, False, False, True])  # [prefixes], whether the prefix always opens a span
+CLOSES = np.array([True, False, False, True, True])  # for each prefix: whether no span continues after it
+OPENS = np.array([False, True, False, False, True])  # for each prefix: whether a span always begins there
 
 
 class Spans(NamedTuple):
     """Spans that tags encode, in order of appearance, from token `start` to token `end` - 1."""
 
-    start: np.ndarray  # int64 [spans], first token
-    end: np.ndarray  # int64 [spans], token after the last token
-    type: np.ndarray  # int64 [spans], codes into `span_types`
+    start: np.ndarray  # int64, shape [spans]: first token
+    end: np.ndarray  # int64, shape [spans]: token after the last token
+    type: np.ndarray  # int64, shape [spans]: index in `span_types`
 
 
 class _SplitTags(NamedTuple):
-    """Tags split into prefix (B, I, ...) and type (PER, LOC, ...)."""
+    """Span tags split into prefix (B, I, ...) and type (PER, LOC, ...)."""
 
-    prefix: np.ndarray  # int64 [tags], codes into PREFIXES
-    type: np.ndarray  # int64 [tags], codes into types, -1 for O
-    types: list[str]  # in order of first appearance
+    prefix: np.ndarray  # int64, shape [tags]: index in PREFIXES
+    type: np.ndarray  # int64, shape [tags]: index in `types`, -1 for O
+    types: list[str]  # span types in order of first appearance
 
 
 def span_types(names: Sequence[str]) -> list[str]:
@@ -44,15 +43,16 @@ def span_types(names: Sequence[str]) -> list[str]:
 def spans(codes: np.ndarray, offsets: np.ndarray, names: Sequence[str]) -> Spans:
     """The spans that coded tags encode; no span crosses the end of a sentence.
 
-    `codes` [tokens] are codes into the tags `names`; `offsets` [sentences + 1] has the first token of each sentence."""
+    `codes` has the index of each token's tag in `names`. `offsets` has the first token of each sentence, then the
+    number of tokens."""
     table, codes = _split_all(names), np.asarray(codes)
     return _spans(table.prefix[codes], table.type[codes], np.asarray(offsets))
 
 
 def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
-    """Detect the scheme of span tags: the scheme in which the fewest tags are stray.
+    """Detect the scheme of span tags: the scheme that the fewest tags break.
 
-    In a tie, for example if there are no spans, the scheme is iob2."""
+    If all schemes fit equally well, for example without spans, the scheme is iob2."""
     prefix, kind, _ = _read(sentences, name)
     read_spans = _spans(prefix, kind, sentences.offsets)
     strays = [np.count_nonzero(prefix != _write(read_spans, sentences.offsets, scheme)) for scheme in SCHEMES]
@@ -62,9 +62,8 @@ def detect_scheme(sentences: Sentences, name: str = "tag") -> str:
 def convert(sentences: Sentences, name: str, source: str, target: str, stray: str = "repair") -> tuple[Column, int]:
     """Convert the span tags of column `name` to another scheme.
 
-    Returns the new column and the number of tags that were stray in the source scheme. stray="repair" replaces each
-    stray tag by the tag that its span has in the scheme; "refuse" raises an error that names the first stray tag.
-    """
+    Returns the new column and the number of stray tags, which break the source scheme. stray="repair" replaces each
+    stray tag by the tag that fits its span. stray="refuse" raises an error that names the first stray tag."""
     _check("scheme", source, SCHEMES)
     _check("scheme", target, SCHEMES)
     _check("stray", stray, ("repair", "refuse"))
@@ -87,20 +86,20 @@ def _check(option: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _read(sentences: Sentences, name: str) -> _SplitTags:
-    """Prefix and type of the span tag of every token, [tokens] each.
+    """Read the prefix and the type of the span tag of every token.
 
-    A malformed tag is refused with its position."""
+    A malformed tag is refused with an error that names its position."""
     column = sentences.columns[name]
     for code, value in enumerate(column.values):
         tokens = np.flatnonzero(column.codes == code) if _split(value) is None else ()
         if len(tokens):
             raise UserError(f"{_position(sentences, tokens[0])}: {_malformed(name, value)}")
-    table = _split_all([value if _split(value) else "O" for value in column.values])  # no token has a malformed value
+    table = _split_all([value if _split(value) else "O" for value in column.values])  # O for unused malformed tags
     return _SplitTags(table.prefix[column.codes], table.type[column.codes], table.types)
 
 
 def _split_all(names: Sequence[str]) -> _SplitTags:
-    """Prefix and type of each span tag of a list; a malformed tag is refused."""
+    """Split each span tag of a list into prefix and type; a malformed tag is refused."""
     prefix, kind, code_of = [], [], {}
     for name in names:
         parts = _split(name)
@@ -112,7 +111,7 @@ def _split_all(names: Sequence[str]) -> _SplitTags:
 
 
 def _split(tag: str) -> tuple[str, str] | None:
-    """Prefix and type of a span tag, split at the first dash; None if the tag is malformed.
+    """Split a span tag into prefix and type at the first dash; None if the tag is malformed.
 
     A type may have dashes."""
     prefix, _, kind = tag.partition("-")
@@ -127,27 +126,27 @@ def _malformed(name: str, tag: str) -> str:
 
 
 def _spans(prefix: np.ndarray, kind: np.ndarray, offsets: np.ndarray) -> Spans:
-    """The spans that tags encode, from the prefix and the type of each tag.
+    """The spans that tags encode, from the prefix and the type (`kind`) of each token's tag.
 
-    `prefix` and `kind` are int64 [tokens]; `offsets` [sentences + 1] has the first token of each sentence."""
+    `offsets` has the first token of each sentence, then the number of tokens."""
     before, kind_before = np.roll(prefix, 1), np.roll(kind, 1)
     before[_first_tokens(offsets)] = OUTSIDE
     inside = prefix != OUTSIDE
     opens = inside & (OPENS[prefix] | CLOSES[before] | (kind != kind_before))
     start = np.flatnonzero(opens)
-    # A span ends where the next span opens or at an O. The first token of a sentence opens a span or has O.
+    # A span ends before the next token that opens a span or has the tag O.
     bounds = np.append(np.flatnonzero(opens | ~inside), len(prefix))
     return Spans(start, bounds[np.searchsorted(bounds, start) + 1], kind[start])
 
 
 def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
-    """The tag prefix of every token when spans are written in a scheme: int64 [tokens]."""
+    """Write spans in a scheme; returns the code of the tag prefix of every token (int64 array)."""
     start, end, kind = spans
     change = np.zeros(offsets[-1] + 1, dtype=np.int64)
     change[start] += 1
     change[end] -= 1
     prefix = np.where(np.cumsum(change[:-1]) > 0, INSIDE, OUTSIDE)
-    if scheme == "iob1":  # B only if a span of the same type ends at the token before
+    if scheme == "iob1":  # B only if a span of the same type ends at the previous token
         touches = (start[1:] == end[:-1]) & (kind[1:] == kind[:-1])
         prefix[np.setdiff1d(start[1:][touches], _first_tokens(offsets))] = BEGIN
     else:
@@ -159,7 +158,7 @@ def _write(spans: Spans, offsets: np.ndarray, scheme: str) -> np.ndarray:
 
 
 def _column(prefix: np.ndarray, kind: np.ndarray, types: list[str]) -> Column:
-    """The column of span tags from prefixes and types `kind` [tokens], with tags in order of first appearance."""
+    """Make the column of span tags from the prefix and the type (`kind`) of each token."""
     keys = kind * len(PREFIXES) + prefix
     _, first, codes = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -175,7 +174,7 @@ def _tag(prefix: int, kind: int, types: list[str]) -> str:
 
 
 def _first_tokens(offsets: np.ndarray) -> np.ndarray:
-    """Span tags: the positions of the first tokens of sentences, where no tag continues a span."""
+    """Span tags: the indices of the first tokens of sentences; empty sentences have none."""
     return offsets[:-1][np.diff(offsets) > 0]
 
 

@@ -1,8 +1,7 @@
 """Encoded text of language models: one array of word codes, sentence after sentence, and the vocabulary of the codes.
 
-A file is read once, as a stream, and every new word gets a provisional code. Memory holds the vocabulary and four bytes
-for each word of the text. At the end, codes by frequency replace the provisional codes.
-"""
+A file is read once, as a stream, and every new word gets a provisional code. At the end, the words get codes in the
+order of their frequency. Memory holds the vocabulary and four bytes for each word of the text."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.text_reading import END, START, UNKNOWN, TextReading, lines_of_text, sentences_of
 
-_MOST = np.iinfo(np.int32).max  # largest int32
+_MOST = np.iinfo(np.int32).max  # largest int32; a text has at most half as many words
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """Vocabulary of a text: the words that a language model can predict.
 
-    Words are sorted by falling frequency in training, then by first appearance. `</s>` is the last word; `<unk>` is
-    always in the vocabulary. Code len(vocabulary) stands for `<s>`, which appears in contexts only."""
+    Words are sorted by falling frequency in training, then by first appearance. `</s>` is the last word. `<unk>` is
+    always in the vocabulary. The code len(vocabulary) stands for `<s>`, which is never predicted."""
 
     words: tuple[str, ...]
 
@@ -63,19 +62,19 @@ class EncodedText:
     """Encoded text in the codes of a vocabulary: each sentence is `<s>`, the words and `</s>`."""
 
     vocabulary: Vocabulary
-    codes: np.ndarray  # int32 [positions]
-    known: np.ndarray  # bool [positions], False where a word outside the vocabulary became <unk>
+    codes: np.ndarray  # int32 array: the code at each position of the text
+    known: np.ndarray  # bool array: False where <unk> replaces a word outside the vocabulary
     source: str = "text"  # the file of the text, for messages
 
     @cached_property
     def history(self) -> np.ndarray:
-        """Encoded text: the number of words before each position in its sentence, `<s>` included, int32 [positions]."""
+        """Encoded text: how many words precede each position in its sentence, `<s>` included (int32 array)."""
         place = np.arange(len(self.codes), dtype=np.int32)
         return place - np.maximum.accumulate(np.where(self.codes == self.vocabulary.start, place, np.int32(0)))
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Encoded text: positions of the words to predict (all words but `<s>`), int64 [tokens]."""
+        """Encoded text: the positions of the words to predict, which are all words but `<s>` (int64 array)."""
         return np.flatnonzero(self.codes != self.vocabulary.start)
 
     @property
@@ -96,14 +95,14 @@ class EncodedText:
 
 
 class ProvisionalText:
-    """Provisional text in order of reading: code 0 at the end of a sentence, code 1 + k for word `words[k]`."""
+    """Provisional text, with codes in order of reading: 0 ends a sentence, 1 + k stands for the word `words[k]`."""
 
     def __init__(self, source: str, words: Sequence[str], codes: np.ndarray):
         ends = codes == 0
         keep = ~ends
-        keep[1:] |= ends[1:] & ~ends[:-1]  # keep the first of consecutive ends: empty sentences are dropped
+        keep[1:] |= ends[1:] & ~ends[:-1]  # drop empty sentences: of consecutive ends, keep the first
         self.source, self.words, self.codes = source, words, codes[keep]
-        self.ends = np.flatnonzero(self.codes == 0) + 1  # [sentences], the position after each sentence
+        self.ends = np.flatnonzero(self.codes == 0) + 1  # the index in `codes` after each sentence
 
     @property
     def tokens(self) -> int:
@@ -111,14 +110,14 @@ class ProvisionalText:
         return len(self.codes) - len(self.ends)
 
     def part(self, begin: int, end: int, name: str) -> ProvisionalText:
-        """The sentences of a provisional text from `begin` to `end` - 1."""
+        """The provisional text of the sentences `begin` to `end` - 1."""
         first, last = (0 if k == 0 else int(self.ends[k - 1]) for k in (begin, end))
         return ProvisionalText(f"{self.source} ({name})", self.words, self.codes[first:last])
 
     def until(self, words: int, begin: int = 0) -> int:
-        """Where to cut a provisional text: the least `end` such that a part has at least `words` words.
+        """Provisional text: the smallest `end` such that sentences `begin` to `end` - 1 have at least `words` words.
 
-        The part has the sentences `begin` to `end` - 1. If the text is too short, `end` is the number of sentences."""
+        If the text is too short, the result is the number of sentences."""
         before = self.ends - np.arange(1, len(self.ends) + 1)  # number of words up to the end of each sentence
         start = int(before[begin - 1]) if begin else 0
         return min(int(np.searchsorted(before, start + words)) + 1, len(self.ends))
@@ -126,13 +125,13 @@ class ProvisionalText:
     def vocabulary(self, min_count: int = 1) -> Vocabulary:
         """The vocabulary of a provisional text: all words that occur at least `min_count` times.
 
-        `<unk>` replaces all other words."""
+        All other words become `<unk>`."""
         if min_count < 1:
             raise UserError(f"data.min_count is {min_count}, expected at least 1")
         words = [*self.words] if UNKNOWN in self.words else [*self.words, UNKNOWN]
         counts = np.bincount(self.codes, minlength=len(words) + 1)[1:]
         first = np.full(len(words) + 1, len(self.codes))
-        first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]  # by code: first position (assigned last)
+        first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]  # first position of each code, assigned last
         rare, unknown = counts < min_count, words.index(UNKNOWN)
         rare[unknown] = False
         counts[unknown] += counts[rare].sum()
@@ -160,7 +159,7 @@ class ProvisionalText:
 def encode(
     sentences: Iterable[Sequence[str]], vocabulary: Vocabulary | None = None, source: str = "text"
 ) -> EncodedText:
-    """Encode a text, given as lists of words, in the codes of a vocabulary; None: the vocabulary of the lists."""
+    """Encode a text (lists of words) by a vocabulary; without a vocabulary, one is made from the text."""
     pieces = ((list(sentence), True) for sentence in sentences)
     coded = code_pieces(source, pieces, TextReading())
     return coded.text(coded.vocabulary() if vocabulary is None else vocabulary)
@@ -177,7 +176,7 @@ def read_coded(path: str | os.PathLike, reading: TextReading) -> ProvisionalText
 
 
 def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextReading) -> ProvisionalText:
-    """Make a provisional text from lines; `lines` are pieces of lines, each with whether the line ends there."""
+    """Make a provisional text from lines; `lines` has pairs (piece of a line, whether the line ends there)."""
     coded = code_pieces(source, sentences_of(lines, reading), reading)
     if not len(coded.ends):
         raise UserError(f"{source}: has no words, expected text")
@@ -185,7 +184,7 @@ def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextRea
 
 
 class _CodeOf(dict):
-    """Provisional codes of a text by token; a new token gets the code of the word that replaces the token."""
+    """Dictionary of provisional codes of a text by token; an unknown token gets a code on first use."""
 
     def __init__(self, word: Callable[[str], str], numbers: dict[str, int]):
         super().__init__()
@@ -199,11 +198,11 @@ class _CodeOf(dict):
 
 
 def code_pieces(source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading) -> ProvisionalText:
-    """Make a provisional text from pieces: lists of tokens, each with whether the sentence ends there."""
+    """Make a provisional text from pieces, which are pairs (list of tokens, whether the sentence ends there)."""
     numbers: dict[str, int] = {}
     inside = _CodeOf(lambda token: reading.word(token, True), numbers)
     first = _CodeOf(lambda token: reading.word(token, False), numbers)
-    # begun: whether the current sentence has tokens; complete: number of codes up to the last end of a sentence
+    # begun: whether the current sentence has tokens; complete: number of codes of all complete sentences
     codes, begun, complete, words = array("i"), False, 0, 0
     for tokens, ends in pieces:
         opening = 0 if begun else reading.opening(tokens)

@@ -1,8 +1,7 @@
 """Text reading for language models: plain text files become lines, then sentences, then tokens.
 
-A line may be larger than memory. Lines, sentences and paragraphs are therefore read in pieces. `<s>` and `</s>` in a
-text mark the beginning and the end of a sentence. `<unk>` is a word.
-"""
+Lines, sentences and paragraphs are read in pieces, because a line may be larger than memory. In a text, `<s>` and
+`</s>` mark the beginning and the end of a sentence. `<unk>` is a word."""
 
 from __future__ import annotations
 
@@ -18,23 +17,23 @@ from structsparse.corpora.byte_streams import damaged
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 NUMBER, PROPER_NOUN = "#n", "<proper_noun>"  # words that replace numbers and proper nouns
-_PIECE = 1 << 20  # bytes of a line that are read at once
-_PARAGRAPH = 1 << 16  # characters; sentences of a longer paragraph are yielded before its end
+_PIECE = 1 << 20  # maximum number of bytes of a line that are read at once
+_PARAGRAPH = 1 << 16  # if a paragraph has more characters, sentences are yielded before its end
 
 _RESERVED = frozenset([START, END, UNKNOWN, NUMBER, PROPER_NOUN])
 _IS_NUMBER = re.compile(r"[-+]?[$£€]?\d[\d.,:/]*(?:st|nd|rd|th|s|%)?")
 _FIRST_PERSON = re.compile(r"I(?:['’]\w+)?")
 _TOKEN = re.compile(
     r"</?s>|<unk>|<proper_noun>|#n\b"
-    r"|\d+(?:[.,:]\d+)+(?![^\W_])"  # a number: 1,000.5
-    r"|[^\W_]+(?:['’_-][^\W_]+)*"  # a word: don't, mother-in-law; underscores around a word are emphasis
+    r"|\d+(?:[.,:]\d+)+(?![^\W_])"  # a number, such as 1,000.5
+    r"|[^\W_]+(?:['’_-][^\W_]+)*"  # a word, such as don't or mother-in-law, without underscores around it
     r"|-+|\.+|[^\w\s]"
 )
-_SENTENCE_END = re.compile(  # punctuation at the end of a sentence; the next word has no small initial
+_SENTENCE_END = re.compile(  # punctuation at the end of a sentence; the next word must not begin with a small letter
     r"[.!?…]+[\"'”’)\]]*(\s+)(?=\S)(?![\"'“‘(\[]*[a-zß-öø-ÿ])"
 )
-_ABBREVIATIONS = (
-    "Mr Mrs Ms Dr St Prof Rev Hon Capt Col Gen Lt Sgt Maj Messrs Mme Mlle vs e.g i.e cf [A-HJ-Z]"  # last: initials
+_ABBREVIATIONS = (  # words before a period that ends no sentence; [A-HJ-Z] is an initial of a name
+    "Mr Mrs Ms Dr St Prof Rev Hon Capt Col Gen Lt Sgt Maj Messrs Mme Mlle vs e.g i.e cf [A-HJ-Z]"
 )
 _NO_END = re.compile(rf"(?<![^\s\"'“‘(\[.-])(?:{_ABBREVIATIONS.replace('.', '[.]').replace(' ', '|')})[.]$")
 
@@ -43,16 +42,17 @@ _NO_END = re.compile(rf"(?<![^\s\"'“‘(\[.-])(?:{_ABBREVIATIONS.replace('.', 
 class TextReading:
     """Text reading rules, by which text for a language model becomes sentences and words.
 
-    `sentences` is "lines" (a sentence per line) or "text" (running text: empty lines separate paragraphs, punctuation
-    separates sentences). `tokens` is "spaces" (split at spaces) or "words" (words, numbers and punctuation apart).
-    `classes` replaces numbers by `#n` and capitalised words inside a sentence by `<proper_noun>`. `lower` then
-    converts words to small letters."""
+    - `sentences` is "lines" (a sentence per line) or "text". In "text", empty lines separate paragraphs, and
+      punctuation separates sentences.
+    - `tokens` is "spaces" (split at spaces) or "words" (words, numbers and punctuation are separate tokens).
+    - `classes` replaces numbers by `#n`, and capitalised words inside a sentence by `<proper_noun>`.
+    - `lower` converts words to small letters."""
 
     sentences: str = "lines"
     tokens: str = "spaces"
     lower: bool = False
     classes: bool = False
-    limit: int | None = None  # largest number of words; reading stops after the last sentence within it
+    limit: int | None = None  # maximum number of words; only whole sentences are read
 
     def __post_init__(self):
         _check("data.sentences", self.sentences, ("lines", "text"))
@@ -67,7 +67,7 @@ class TextReading:
     def opening(self, tokens: Sequence[str]) -> int:
         """Text reading: the number of tokens up to the first word of a sentence, punctuation included.
 
-        The capital of the first word does not make the word a proper noun. 0 if proper nouns are not replaced."""
+        The first word is capitalised anyway and is therefore not replaced as a proper noun."""
         if not self.classes:
             return 0
         words = (k for k, token in enumerate(tokens, 1) if token != START and any(map(str.isalnum, token)))
@@ -96,9 +96,10 @@ def _check(name: str, value: object, choices: Sequence) -> None:
 
 
 def sentences_of(lines: Iterable[tuple[str, bool]], reading: TextReading) -> Iterator[tuple[list[str], bool]]:
-    """Text reading: the tokens of sentences in pieces, each with whether the sentence ends there.
+    """Text reading: split lines into sentences and tokens.
 
-    `lines` are pieces of lines, each with whether the line ends there."""
+    `lines` has pairs (piece of a line, whether the line ends there). Yields pairs (tokens, whether the sentence ends
+    there)."""
     if reading.sentences == "lines":
         for line, ends in lines:
             yield reading.split(line), ends
@@ -141,9 +142,9 @@ def _split_sentences(paragraph: str) -> list[str]:
 
 
 def lines_of_text(path: Path) -> Iterator[tuple[str, bool]]:
-    """Text reading: the lines of a file in pieces, each with whether the line ends there.
+    """Text reading: the lines of a file, in pieces.
 
-    A very long line is cut at spaces."""
+    Yields pairs (piece of a line, whether the line ends there). A very long line is cut at spaces."""
     number, rest = 1, b""
     for data in _pieces(path):
         ends = data.endswith(b"\n")
@@ -157,7 +158,7 @@ def lines_of_text(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def decoded(path: Path, number: int, data: bytes) -> str:
-    """Text reading: the text of line `number` of a file, which must be UTF-8."""
+    """Text reading: decode line `number` of a file; an error is raised if the line is not UTF-8."""
     try:
         return data.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Treebank: sentences as columns of codes with the dependency head of each word; projectivity and punctuation."""
+"""Treebank: sentences with the dependency head of each word; tests for projectivity and punctuation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from structsparse.corpora.columns import Sentences
 
 COLUMNS = "word", "lemma", "upos", "xpos", "deprel"  # columns of a treebank; the column `word` has the word forms
 UNKNOWN = -1  # the head of a word in a treebank that was read without heads
-RULES = "upos", "characters"  # rules for which tokens are punctuation
+RULES = "upos", "characters"  # rules that say which tokens are punctuation
 PUNCTUATION = "PUNCT"  # the part of speech of punctuation in Universal Dependencies
 
 
@@ -21,11 +21,11 @@ PUNCTUATION = "PUNCT"  # the part of speech of punctuation in Universal Dependen
 class Treebank(Sentences):
     """Treebank: sentences with their dependency trees and with the lines of the file.
 
-    The lines allow to write the treebank unchanged."""
+    The lines are kept so that the treebank can be written unchanged."""
 
-    heads: np.ndarray  # int32 [tokens], position of the head from 1 on; 0: root, UNKNOWN: not read
-    lines: np.ndarray  # int32 [tokens], line numbers in the file
-    blocks: tuple[str, ...]  # [sentences], all lines of each sentence, with comments, multiword tokens and empty nodes
+    heads: np.ndarray  # int32 array: word number of each token's head, from 1 on; 0: root, UNKNOWN: not read
+    lines: np.ndarray  # int32 array: line number of each token in the file
+    blocks: tuple[str, ...]  # for each sentence: all lines, with comments, multiword tokens and empty nodes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +35,7 @@ class Treebank(Sentences):
                 raise ValueError(f"{size} {name}, the sentences need {expected}")
 
     def select(self, indices) -> Treebank:
-        """The treebank of the sentences at `indices` (positions, slice or mask), in that order; codes are kept."""
+        """Select the sentences of a treebank at `indices` (integers, a slice or a mask); codes stay the same."""
         chosen = np.arange(len(self))[indices]
         tokens, offsets = self._tokens_of(chosen)
         return replace(
@@ -48,7 +48,7 @@ class Treebank(Sentences):
         )
 
     def roots(self) -> np.ndarray:
-        """The number of roots (words with head 0) of each tree in the treebank: int64 [sentences]."""
+        """The number of roots (words with head 0) of each tree in the treebank (int64 array of shape [sentences])."""
         return per_sentence(self.heads == 0, self.offsets)
 
     def describe(self) -> str:
@@ -64,24 +64,22 @@ class Treebank(Sentences):
 
 
 def per_sentence(mask: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The number of tokens in each treebank sentence for which a mask is true.
-
-    From `mask`, bool [tokens], and `offsets` [sentences + 1] to int64 [sentences]."""
+    """Count the tokens of each treebank sentence for which a mask is true."""
     before = np.concatenate([[0], np.cumsum(mask)])
     return before[offsets[1:]] - before[offsets[:-1]]
 
 
 def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether the arc to each word in a treebank is non-projective.
+    """Whether the arc to each word in a treebank is non-projective (bool array of shape [tokens]).
 
-    An arc is non-projective if some word between head and word does not descend from the head. Arcs from the root are
-    projective. The heads must form trees. From `heads` [tokens] and `offsets` [sentences + 1] to bool [tokens]."""
+    An arc is non-projective if some word between the head and the word does not descend from the head. Arcs from the
+    root are projective. The heads must form trees."""
     first = np.repeat(offsets[:-1], np.diff(offsets))
-    above = np.where(heads > 0, first + heads - 1, -1)  # [tokens], the head among all tokens, -1 for a root
+    above = np.where(heads > 0, first + heads - 1, -1)  # index of each token's head among all tokens, -1 for a root
     arcs = np.flatnonzero(heads > 0)
     low = np.minimum(arcs, above[arcs]) + 1
     sizes = np.maximum(arcs, above[arcs]) - low
-    climber = ranges(low, sizes)  # each word between the ends of an arc, replaced by its head in each round
+    climber = ranges(low, sizes)  # the words between the ends of arcs; each round replaces them by their heads
     arc = np.repeat(arcs, sizes)
     crossed = np.zeros(len(heads), dtype=bool)
     while len(arc):
@@ -96,10 +94,10 @@ def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def punctuation(treebank: Sentences, rule: str) -> np.ndarray:
-    """Which tokens of a treebank are punctuation: bool [tokens].
+    """Whether each token of a treebank is punctuation (bool array of shape [tokens]).
 
-    By the rule `upos`, a token with the part of speech PUNCT is punctuation. By the rule `characters`, as in the
-    shared tasks of 2006 and 2007, a token is punctuation if every character is punctuation in Unicode."""
+    Rule `upos`: the part of speech is PUNCT. Rule `characters`: all characters are punctuation in Unicode, as in the
+    CoNLL shared tasks of 2006 and 2007."""
     if rule == "upos":
         column = treebank.columns["upos"]
         return np.array([value == PUNCTUATION for value in column.values], bool)[column.codes]

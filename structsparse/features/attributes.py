@@ -17,8 +17,8 @@ _RUNS = re.compile(r"(.)\1+")
 def shape(word: str) -> str:
     """Token attribute: word shape, where letters become A or a, digits become 0, and runs are shortened.
 
-    A run of one character becomes this character once; a run of digits becomes 0+. Examples: `Confidence` -> `Aa`
-    and `2,664,098` -> `0,0+,0+`, as in Martins et al. (2011)."""
+    A run of equal characters becomes one character; a run of digits becomes 0+. Examples: `Confidence` -> `Aa` and
+    `2,664,098` -> `0,0+,0+`, as in Martins et al. (2011)."""
     types = "".join("A" if c.isupper() else "a" if c.isalpha() else "0" if c.isdigit() else c for c in word)
     return _DIGITS.sub("0+", _RUNS.sub(lambda run: "00" if run[1] == "0" else run[1], types))
 
@@ -52,12 +52,12 @@ def punctuation(word: str) -> str:
 
 
 def _affix(size: int, first: bool) -> Callable[[str], str]:
-    """Token attribute: a function that returns the first or last `size` characters of a word.
+    """Token attribute: make the function that returns the first or last `size` characters of a word.
 
-    For a shorter word, this function returns = and the whole word."""
+    For a shorter word, the function returns "=" and the whole word."""
 
     def affix(word: str) -> str:
-        """Token attribute: the prefix or suffix of a word, or = and the whole word if the word is shorter."""
+        """Token attribute: the prefix or suffix of a word; "=" and the whole word if the word is shorter."""
         if len(word) < size:
             return "=" + word
         return word[:size] if first else word[-size:]
@@ -77,9 +77,7 @@ OF_WORD: dict[str, Callable[[str], str]] = {
 
 
 def attribute(sentences: Sentences, name: str) -> Column:
-    """An attribute of all tokens as a column of codes.
-
-    The function of an attribute is evaluated once for each distinct word."""
+    """An attribute of all tokens as a column of codes; each distinct word is evaluated once."""
     if name in sentences.columns:
         return sentences.columns[name]
     if name not in OF_WORD or "word" not in sentences.columns:
@@ -94,7 +92,7 @@ def attribute(sentences: Sentences, name: str) -> Column:
 
 
 def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
-    """Numeric attributes of all tokens, for the option features.dense: float32 [tokens, names]"""
+    """Numeric attributes of all tokens, for the option features.dense (float32 array [tokens, attributes])."""
     result = np.empty((sentences.tokens, len(names)), np.float32)
     for k, name in enumerate(names):
         column = attribute(sentences, name)
@@ -102,7 +100,7 @@ def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
             values = np.array([float(value) for value in column.values])
         except ValueError as error:
             raise UserError(f"{sentences.source}: column {name!r} (features.dense) is not numeric: {error}") from None
-        fits = np.abs(values) <= np.finfo(np.float32).max  # also false for NaN
+        fits = np.abs(values) <= np.finfo(np.float32).max  # false for NaN
         if not fits.all():
             value = column.values[int(np.argmin(fits))]
             where = f"{sentences.source}: column {name!r} (features.dense)"
@@ -112,7 +110,9 @@ def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
 
 
 def codes(sentences: Sentences, vocabularies: Mapping[str, Mapping[str, int]]) -> np.ndarray:
-    """Attributes of all tokens as codes by the given vocabularies, 0 for unknown values: int64 [tokens, attributes]"""
+    """Encode attributes of all tokens by the given vocabularies; unknown values get the code 0.
+
+    Returns an int64 array of shape [tokens, attributes]."""
     result = np.empty((sentences.tokens, len(vocabularies)), np.int64)
     for k, (name, vocabulary) in enumerate(vocabularies.items()):
         column = attribute(sentences, name)

@@ -1,7 +1,7 @@
-"""Filters of feature templates: feature selection before training, where each template is scored independently.
+"""Filters of feature templates: select templates before training; each template is scored independently.
 
-A filter takes the candidate templates with the features of the training part. The filter returns the templates to
-keep, in the order of the candidates, and notes for the user."""
+A filter gets the candidate templates and their features in the training sentences. The filter returns the templates to
+keep, in the given order, and notes for the user."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Filtered = tuple[list, list[str]]  # the templates that a filter keeps, and note
 
 
 class Candidates(Protocol):
-    """Candidate templates of a filter, with the feature of each template at each place (token or arc) of training."""
+    """The candidate templates that a filter selects from, with their features in the training sentences."""
 
     templates: Sequence
 
     @property
     def gold(self) -> np.ndarray:
-        """Filter candidates: the gold code at each place, token or arc: int [places]
+        """Filter candidates: the gold code of each token or arc (int array).
 
-        The code of a token is its label; the code of an arc is 1 if the arc is in the gold tree, otherwise 0."""
+        The code of a token is its label. The code of an arc is 1 if the arc is in the gold tree, otherwise 0."""
 
     def features(self) -> Iterator[np.ndarray]:
-        """Filter candidates: the feature code at each place (token or arc), template by template: int [places]"""
+        """Filter candidates: yields, for each template, the feature codes of all tokens or arcs (int array)."""
 
 
 def all_of(candidates: Candidates) -> Filtered:
@@ -38,7 +38,7 @@ def all_of(candidates: Candidates) -> Filtered:
 
 
 def keeps_all(filter: Callable) -> bool:
-    """Whether a filter of feature templates is `all_of`, which keeps all, or a partial application of `all_of`."""
+    """Whether a filter of feature templates is `all_of`, either directly or as a partial application."""
     return (filter.func if isinstance(filter, partial) else filter) is all_of
 
 
@@ -52,9 +52,9 @@ def at_random(candidates: Candidates, count: int, seed: int) -> Filtered:
 
 
 def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) -> Filtered:
-    """The filter that keeps the `count` feature templates with the largest information gain about the gold codes.
+    """The filter that keeps the `count` feature templates with the largest information gain about the labels.
 
-    `over_chance` subtracts the information gain about shuffled gold codes."""
+    With `over_chance`, the information gain about shuffled labels is subtracted."""
     templates = candidates.templates
     check_count(count, len(templates), seed)
     shuffled = np.random.default_rng(seed).permutation(candidates.gold) if over_chance else None
@@ -67,11 +67,10 @@ def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) ->
 
 
 def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndarray:
-    """Filter score of each template: mutual information of its feature and the gold code, in bits: float64 [templates]
+    """Filter scores: for each template, the mutual information of its feature and the label, in bits.
 
-    This information gain is equation 16 of Martins et al. (2011). A template whose features are all different has
-    the largest gain in training, but does not generalize. Such a template has the same gain about `shuffled` gold
-    codes. If `shuffled` is given, the gain about these codes is subtracted."""
+    This information gain is equation 16 of Martins et al. (2011). The gain about `shuffled` labels is subtracted.
+    Otherwise a template whose features are all different has the largest gain, although it does not generalize."""
     gold, result = candidates.gold, []
     for codes in candidates.features():
         chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)
@@ -80,9 +79,9 @@ def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndar
 
 
 def in_order(templates: Sequence, chosen: np.ndarray) -> list:
-    """The feature templates that a filter has chosen, in the order of the candidates.
+    """The feature templates that a filter has chosen, in the order of `templates`.
 
-    chosen: the numbers of these templates, int [count]"""
+    `chosen` has the indices of the chosen templates (int array)."""
     return [templates[k] for k in np.sort(chosen)]
 
 

@@ -1,10 +1,13 @@
 """Feature keys of 64 bits: an index from features to rows of a weight table, and bags of active rows.
 
-A feature is a template with values filled in. No string is made for a feature. Each attribute value has a 64-bit
-hash. A template combines the hashes of the attribute values that it reads into one 64-bit key. The keys of a
-template are a sorted array. The rows of a template are contiguous, by falling frequency, then by first appearance.
-Loops over tokens are compiled (`kernels/features/keys.py`); for the largest corpora numpy's sort takes most of the
-time."""
+A feature is a template with attribute values filled in. No string is made for a feature:
+
+- Each attribute value is hashed to 64 bits.
+- A template combines the hashes of the attribute values that it reads into the 64-bit key of a feature.
+- The keys of a template are sorted. The row of a key is found by search.
+- The rows of a template are consecutive. More frequent features come first.
+
+Loops over tokens are compiled (`kernels/features/keys.py`)."""
 
 from __future__ import annotations
 
@@ -23,33 +26,33 @@ from structsparse.corpora.columns import Sentences
 from structsparse.features import attributes
 from structsparse.kernels.features import keys as kernels
 
-WORD = 64  # number of bits of a full key
+WORD = 64  # number of bits of a feature key that is not shortened
 
 
-@lru_cache(1 << 16)  # words repeat in a stream of sentences
+@lru_cache(1 << 16)  # cached, because words repeat
 def _digest(text: str) -> bytes:
     """Feature keys: the 64-bit hash of an attribute value, as bytes."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def hashes(texts: Iterable[str]) -> np.ndarray:
-    """Feature keys: the 64-bit hashes of attribute values (strings), uint64 [texts]"""
+    """Feature keys: the 64-bit hash of each attribute value (uint64 array of shape [texts])."""
     return np.frombuffer(b"".join(map(_digest, texts)), "<u8").astype(np.uint64)
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Bags of rows by feature keys: place t (token or arc) has the weight rows ids[offsets[t] : offsets[t + 1]].
+    """Bags of rows by feature keys: token or arc t has the active weight rows ids[offsets[t] : offsets[t + 1]].
 
-    The rows of a bag are in the order of the templates."""
+    The rows of a token or arc are in the order of the feature templates."""
 
-    ids: np.ndarray  # int32 [occurrences] row numbers, place after place
-    offsets: np.ndarray  # int64 [places + 1] position in `ids` of the first row of each place
+    ids: np.ndarray  # int32 array: the active weight rows of all tokens or arcs, one after the other
+    offsets: np.ndarray  # int64 array: index in `ids` of the first row of each token or arc, then len(ids)
 
     def renumber(self, new_row: np.ndarray) -> Bags:
-        """Bags of rows by feature keys: the same bags with new row numbers; rows with the new number -1 are dropped.
+        """Bags of rows by feature keys: replace each row r by new_row[r]; rows with new_row[r] = -1 are dropped.
 
-        Bags may fill most of the memory, so no temporary array of the size of the bags is made."""
+        No temporary array of the size of the bags is made, because bags may fill most of the memory."""
         offsets = np.empty_like(self.offsets)
         kernels.kept_offsets(self.ids, self.offsets, new_row, offsets)
         ids = np.empty(offsets[-1], np.int32)
@@ -57,7 +60,7 @@ class Bags:
         return Bags(ids, offsets)
 
     def counts(self, rows: int) -> np.ndarray:
-        """Bags of rows by feature keys: the number of occurrences of each row: int32 [rows]"""
+        """Bags of rows by feature keys: the number of occurrences of each row (int32 array of shape [rows])."""
         counts = np.zeros(rows, np.int32)
         kernels.count_rows(self.ids, counts)
         return counts
@@ -65,15 +68,15 @@ class Bags:
 
 @dataclass(frozen=True)
 class FeatureIndex(ABC):
-    """Index from features to weight rows by 64-bit keys: template k has the rows offsets[k] to offsets[k + 1].
+    """Index that finds the weight rows of features by 64-bit keys.
 
-    Tasks derive classes that compute the keys of token templates or of arc templates."""
+    Template k has the rows offsets[k] to offsets[k + 1] - 1. Tagging and parsing derive subclasses."""
 
     templates: tuple
-    offsets: np.ndarray  # int64 [templates + 1] the first row of each template, then the number of rows
-    keys: np.ndarray  # uint64 [rows] ascending within each template
-    rows: np.ndarray  # int32 [rows] the row of each key
-    lengths: np.ndarray | None = None  # int64 [templates] number of high bits of a key that are compared; None: all
+    offsets: np.ndarray  # int64, shape [templates + 1]: first row of each template, then the number of rows
+    keys: np.ndarray  # uint64 array: feature keys, ascending within each template
+    rows: np.ndarray  # int32 array: the weight row of each key
+    lengths: np.ndarray | None = None  # int64, shape [templates]: how many high bits of keys are compared; None: all
 
     @classmethod
     def collect(
@@ -87,8 +90,8 @@ class FeatureIndex(ABC):
     ) -> Self:
         """Index by feature keys: collect all features that occur at least `min_count` times.
 
-        keys_of(k): the keys of template k at all places, uint64 [places]. Features of a template whose keys have the
-        same first `bits` bits count as one feature."""
+        `keys_of(k)` returns the keys of template k at all tokens or arcs. Only the first `bits` bits of a key count:
+        features of a template with the same first bits are treated as one feature."""
         if min_count < 1:
             raise UserError(f"features.min_count is {min_count}; it counts occurrences and must be at least 1")
         if not templates:
@@ -113,9 +116,7 @@ class FeatureIndex(ABC):
     @staticmethod
     @abstractmethod
     def places(sentences: Sentences) -> int:
-        """Index by feature keys (abstract): the number of places, tokens or arcs, in sentences.
-
-        Every template has one feature at each place."""
+        """Index by feature keys (abstract): the number of tokens (tagging) or arcs (parsing) in sentences."""
 
     @staticmethod
     @abstractmethod
@@ -129,9 +130,9 @@ class FeatureIndex(ABC):
 
     @abstractmethod
     def bags(self, sentences: Sentences) -> Bags:
-        """Index by feature keys (abstract): the active weight rows at each place (token or arc) of sentences.
+        """Index by feature keys (abstract): the active weight rows at each token or arc of sentences.
 
-        Features without a row are dropped."""
+        Features that are not in the index are dropped."""
 
     @classmethod
     def code_files(cls) -> tuple[Path, ...]:
@@ -150,10 +151,10 @@ class FeatureIndex(ABC):
 
     @cached_property
     def lookup(self) -> tuple[np.ndarray, ...]:
-        """Index by feature keys: the arrays for looking up the row of a key.
+        """Index by feature keys: the arrays with which `kernels.look_up` finds the row of a key.
 
-        `kernels.look_up` takes these arrays: keys and rows by template, and for each template a table from the high
-        bits of a key to its position."""
+        They include a table for each template: from the high bits of a key to the first position of keys with these
+        bits."""
         blocks = [self.keys[begin:end] for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
         bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
         directories = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
@@ -162,12 +163,12 @@ class FeatureIndex(ABC):
 
     @property
     def masks(self) -> np.ndarray:
-        """Index by feature keys: masks of the bits of a key that are compared: uint64 [templates]"""
+        """Index by feature keys: for each template, the mask of the key bits that are compared (uint64 array)."""
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths
         return np.array([_mask(length) for length in lengths.tolist()], np.uint64)
 
     def keep(self, alive: np.ndarray) -> tuple[Self, np.ndarray]:
-        """Index by feature keys with only the living rows, renumbered, and the new number of each row (-1: dead)."""
+        """Index by feature keys: keep only the living rows; returns the index and each old row's new row (-1: dead)."""
         new_row = np.cumsum(alive, dtype=np.int32)
         new_row[alive] -= 1
         new_row[~alive] = -1
@@ -180,17 +181,17 @@ class FeatureIndex(ABC):
         return smaller, new_row
 
     def only(self, alive: np.ndarray) -> Self:
-        """Index by feature keys with only the living rows, which keep their numbers."""
+        """Index by feature keys: keep only the living rows, without new row numbers."""
         living = alive[self.rows]
         offsets = np.r_[0, np.cumsum(living)][self.offsets]
         return replace(self, offsets=offsets, keys=self.keys[living], rows=self.rows[living])
 
     def shortened(self, guard: int, occurring: Callable[[int], np.ndarray] | None = None) -> Self:
-        """Index by feature keys with keys of as few bits as possible.
+        """Index by feature keys: shorten the keys to as few bits as possible.
 
-        The shorter keys of a template are distinct. At most about 1 in 2^guard unknown features has the key of a
-        known feature. If `occurring(k)` gives the keys of template k at the places of a text, this bound also holds
-        for the unknown features of that text."""
+        The short keys of a template remain distinct. By chance, a feature outside the index may have the short key of a
+        feature in the index. This happens to a share of at most about 2^-guard, also in a text with the keys
+        `occurring(k)`."""
         keys = self.keys.copy()
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy()
         for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
@@ -207,15 +208,15 @@ class FeatureIndex(ABC):
 
 
 def _mask(length: int) -> np.uint64:
-    """Feature keys: the mask of the first `length` bits of a 64-bit key."""
+    """Feature keys: a 64-bit mask in which only the `length` highest bits are set."""
     return np.uint64(((1 << length) - 1) << (WORD - length))
 
 
 def _shortest(keys: np.ndarray, length: int, most: int, unknown: tuple[np.ndarray, np.ndarray, int] | None) -> int:
     """Feature keys: the smallest number of high bits, from `length` to `most`, for which the keys stay distinct.
 
-    unknown: the keys of unknown features, the number of occurrences of each, and how many of all these occurrences
-    may equal a shortened key"""
+    `unknown` has the keys of features outside the index, their numbers of occurrences, and how many of these
+    occurrences may equal a shortened key."""
     while length < most:
         mask = _mask(length)
         short = keys & mask

@@ -1,4 +1,4 @@
-"""Layout of a feature weight table [rows, labels], and groups of the weights: by template, by feature, by label."""
+"""Layout of a feature weight table (features as rows, labels as columns), and groups of the weights."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TemplateLayout(TableLayout):
-    """Layout of a feature weight table: a row for each feature, template after template, a column for each label."""
+    """Layout of a feature weight table: rows are features, template after template; columns are labels."""
 
     kind = "templates"
 
     templates: Sequence[str]  # names of the feature templates
-    offsets: np.ndarray  # int64 [templates + 1] the rows of template k are offsets[k] : offsets[k + 1]
+    offsets: np.ndarray  # int64, shape [templates + 1]: template k has the rows offsets[k] : offsets[k + 1]
     labels: Sequence[str]  # names of the labels
     reduced: bool = False  # whether dead rows were removed
-    pairs: Pairs | None = None  # row and label of each weight, if the weights are a vector of observed pairs
+    pairs: Pairs | None = None  # row and label of each weight, if only observed (feature, label) pairs have weights
 
     def is_pairs(self, shape: Sequence[int]) -> bool:
-        """Feature weight layout: whether a parameter of this shape is the vector of observed (row, label) pairs."""
+        """Feature weight layout: whether a parameter of this shape is a vector over observed (row, label) pairs."""
         return self.pairs is not None and tuple(shape) == (len(self.pairs),)
 
     def rows(self, shape: Sequence[int]) -> np.ndarray:
-        """Feature weight layout: the first weight of each row along dimension 0 of a parameter: int64 [rows + 1]"""
+        """Feature weight layout: index of each row's first weight in a parameter, then the size of dimension 0."""
         return self.pairs.offsets if self.is_pairs(shape) else np.arange(int(self.offsets[-1]) + 1)
 
     def blocks(self, shape: Sequence[int]) -> np.ndarray:
-        """Feature weight layout: the first weight of each template along dimension 0: int64 [templates + 1]"""
+        """Feature weight layout: index of each template's first weight in a parameter, then the size of dimension 0."""
         return self.rows(shape)[self.offsets]
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
@@ -75,7 +75,7 @@ def by_label(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_
 
 @over("templates", makes=Forest)
 def by_template_tree(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_size", parameter: str = ""):
-    """Tree-structured groups of feature weights: a tree for each template, whose features are the children."""
+    """Tree-structured groups of feature weights: templates are the roots, their features are the children."""
     check_table(shape, 0, layout, "groups=template_tree", parameter)
     count, starts = len(layout.templates), layout.rows(shape)
     rows = len(starts) - 1
@@ -88,9 +88,7 @@ def by_template_tree(shape: Sequence[int], layout: TemplateLayout, weights: str 
 
 
 class TemplateTreeNames(Sequence):
-    """The names of the groups of feature weights by template tree: names of templates, then names of rows.
-
-    The two sequences of names are not copied."""
+    """Names of the groups of feature weights by template tree: first the templates, then the rows."""
 
     def __init__(self, templates: Sequence[str], rows: Sequence[str]):
         self.templates, self.rows = templates, rows
@@ -108,7 +106,7 @@ class TemplateTreeNames(Sequence):
 def check_table(shape: Sequence[int], dimension: int, layout: TemplateLayout, groups: str, parameter: str) -> None:
     """Refuse a parameter whose number of rows or columns does not fit the layout of the feature weight table.
 
-    `dimension` is 0 for rows (features) and 1 for columns (labels)."""
+    If `dimension` is 0, rows (features) are checked; if it is 1, columns (labels)."""
     noun, expected = [("features", int(layout.offsets[-1])), ("labels", len(layout.labels))][dimension]
     if not layout.is_pairs(shape) and (len(shape) != 2 or shape[dimension] != expected):
         raise UserError(

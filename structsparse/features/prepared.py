@@ -1,4 +1,4 @@
-"""Prepared features: the feature index of a corpus and the active weight rows of each part, cached for later runs."""
+"""Prepared features: the feature index of a corpus and the active weight rows of all sentences, cached on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from structsparse.base import cache
 from structsparse.corpora.columns import Sentences
 from structsparse.features.keys import Bags, FeatureIndex
 
-WORTH = 10_000_000  # number of feature occurrences; with fewer, computing features is as fast as reading the cache
+WORTH = 10_000_000  # minimum number of feature occurrences for caching; below, computing is as fast as reading
 
 
 def indexed(
@@ -21,15 +21,15 @@ def indexed(
     kind: type[FeatureIndex],
     **options: int,
 ) -> tuple[FeatureIndex, dict[str, Bags], list[str]]:
-    """Prepared features: the index of train, the active weight rows of each part, and notes for the user.
+    """Prepared features: the index of train, the active weight rows in train, dev and test, and notes for the user.
 
-    `kind` is the class of the feature index, for tokens or for arcs. The method `fit` of this class gets the
-    `options`. Large results are cached; `megabytes` limits the size of the cache, and 0 turns the cache off."""
+    `kind` is the class of the feature index (for tokens or for arcs); `options` are passed to its method `fit`. Large
+    results are cached."""
     cache.check_megabytes(megabytes)
     notes: list[str] = []
 
     def make() -> dict[str, np.ndarray]:
-        """Prepared features, computed from the corpus, as the arrays of a cache entry."""
+        """Compute the prepared features of the corpus, as the arrays of a cache entry."""
         return _as_arrays(*_made(parts, templates, min_count, kind, options))
 
     if len(templates) * sum(kind.places(sentences) for sentences in parts.values()) < WORTH:
@@ -43,13 +43,13 @@ def indexed(
 def _made(
     parts: Mapping[str, Sentences], templates: Sequence, min_count: int, kind: type[FeatureIndex], options: Mapping
 ) -> tuple[FeatureIndex, dict[str, Bags]]:
-    """Prepared features, computed from the corpus: the index of train and the bags of active rows of each part."""
+    """Compute the prepared features of a corpus: the index of train, and the active rows in train, dev and test."""
     index = kind.fit(parts["train"], templates, min_count, **options)
     return index, {part: index.bags(sentences) for part, sentences in parts.items()}
 
 
 def _as_arrays(index: FeatureIndex, bags: Mapping[str, Bags]) -> dict[str, np.ndarray]:
-    """Prepared features as the arrays of a cache entry, from the feature index and the bags of active rows."""
+    """Convert prepared features (feature index and bags of active rows) to the arrays of a cache entry."""
     arrays = {"offsets": index.offsets, "keys": index.keys, "rows": index.rows}
     if index.lengths is not None:
         arrays["lengths"] = index.lengths
@@ -61,7 +61,7 @@ def _as_arrays(index: FeatureIndex, bags: Mapping[str, Bags]) -> dict[str, np.nd
 def _from_arrays(
     arrays: Mapping[str, np.ndarray], parts: Mapping[str, Sentences], templates: Sequence, kind: type[FeatureIndex]
 ) -> tuple[FeatureIndex, dict[str, Bags]]:
-    """Prepared features (feature index and bags of active rows) from the arrays of a cache entry."""
+    """Restore prepared features (feature index and bags of active rows) from the arrays of a cache entry."""
     index = kind(tuple(templates), arrays["offsets"], arrays["keys"], arrays["rows"], arrays.get("lengths"))
     return index, {part: Bags(arrays[f"{part}.ids"], arrays[f"{part}.offsets"]) for part in parts}
 

@@ -1,19 +1,19 @@
 """Overlapping groups of words: rows of a classifier's table that a group penalty sets to zero together.
 
-A group is made from a unit: the words of a sentence, phrase, topic, cluster, ... A group contains each word of the
-unit once; words that are not features are left out. Units of a single word make no group, because an additional
-lasso penalty already covers single words. Groups of the same words are merged and their weights added, which leaves
-the penalty the same.
+Each group is made from a unit: a sentence, document, phrase, topic, word cluster or list of words.
+
+- A group has each word of its unit once. Words that are not features are left out.
+- Units of a single word make no group, because an additional lasso penalty already covers single words.
+- Groups with the same words are merged, and their weights added. This leaves the penalty the same.
 
 The option `weights` is a rule for the weight of each group before merging:
 
     one          1
     sqrt_size    sqrt(number of table entries in the group)
-    overlap      1 / (mean over the words of the group of the number of groups that have the word)
+    overlap      1 / (number of groups that a word of the group belongs to, on average)
 
-The option `permute` makes random control groups with the same number, sizes and overlaps. A random permutation of
-the training words (`seed`) replaces each word. With `frequency`, a word of the same document frequency replaces it,
-with `all`, any word."""
+The option `permute` makes random control groups with the same number, sizes and overlaps. A random permutation replaces
+each training word: by a word of similar document frequency ("frequency") or by any word ("all")."""
 
 from __future__ import annotations
 
@@ -38,19 +38,21 @@ from structsparse.groups.layouts import over
 from structsparse.kernels.features import word_groups as kernels
 
 WEIGHTS, PERMUTATIONS = ("one", "sqrt_size", "overlap"), ("none", "frequency", "all")
-NEUTRAL = 2  # the neutral value of sentiments, which go from 0 to 4
-MOST_LISTED = 5  # largest number of words listed in a message
+NEUTRAL = 2  # value of neutral sentiment, on the scale from 0 to 4
+MOST_LISTED = 5  # maximum number of words listed in a message
 
 
 class Units(NamedTuple):
-    """The units from which groups of words are made: unit k has the words codes[begins[k] : ends[k]]."""
+    """The units (sentences, topics, ...) from which groups of words are made.
 
-    codes: np.ndarray  # codes of words as word types of the corpus; -1: the word is not in the corpus
-    begins: np.ndarray  # [units] position in `codes` of the first word of each unit
-    ends: np.ndarray  # [units] position in `codes` after the last word of each unit
-    noun: str  # a plural noun for the units, for messages
-    name: Callable[[int], str]  # a function from the number of a unit to its name
-    factor: np.ndarray | float = 1.0  # factor of the group weight: one number, or one for each unit
+    Unit k has the words codes[begins[k] : ends[k]]."""
+
+    codes: np.ndarray  # word codes of all units, one unit after the other; -1: not a word of the corpus
+    begins: np.ndarray  # index in `codes` of the first word of each unit
+    ends: np.ndarray  # index in `codes` after the last word of each unit
+    noun: str  # a plural noun for the units in messages, such as "sentences"
+    name: Callable[[int], str]  # function from the index of a unit to the name of the unit
+    factor: np.ndarray | float = 1.0  # factor of the group weights: a number for all units, or an array by unit
 
 
 @over("words", makes=Cover)
@@ -59,7 +61,7 @@ def sentences(shape, layout: WordLayout, parameter: str = "the table", weights: 
     train, bounds = layout.train, layout.train.sentences()
 
     def name(unit: int) -> str:
-        """The name of a group of words from a sentence: the number of the sentence and the document."""
+        """The name of a group of words from a sentence, such as "sentence 3 of review.txt" (counted from 1)."""
         document = _document_at(train, bounds[unit])
         before = np.searchsorted(bounds, train.offsets[document])
         return f"sentence {unit - before + 1} of {train.names[document]}"
@@ -89,7 +91,7 @@ def constituents(
 ) -> Cover:
     """A group of words for each constituent of the training parse trees.
 
-    `neutral` chooses only the constituents of neutral sentiment."""
+    With `neutral`, only constituents of neutral sentiment make groups."""
     train, phrases = layout.train, layout.train.constituents
     if phrases is None:
         raise UserError("groups=constituents needs documents with parse trees; these have none")
@@ -125,7 +127,7 @@ def brown(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", classes: int = 5000,
     largest: int | None = None, cache: int = 0, **control,
 ) -> Cover:  # fmt: skip
-    """A group of words for each node of the tree of Brown clusters with at most `largest` words.
+    """A group of words for each node of the Brown cluster tree; nodes with over `largest` words are left out.
 
     Clusters are made from the training documents and all texts without labels."""
     text = running_text(layout.train, layout.unlabelled, layout.reading)
@@ -138,7 +140,7 @@ def ward(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", classes: int = 5000,
     dimensions: int = 40, window: int = 5, largest: int | None = None, cache: int = 0, **control,
 ) -> Cover:  # fmt: skip
-    """A group of words for each node of Ward's tree over word vectors with at most `largest` words.
+    """A group of words for each node of Ward's tree over word vectors; nodes with over `largest` words are left out.
 
     Vectors are made from the training documents and all texts without labels."""
     text = running_text(layout.train, layout.unlabelled, layout.reading)
@@ -147,7 +149,7 @@ def ward(
 
 
 def _below(tree: WordTree, largest: int | None) -> Units:
-    """The units for groups of words from a cluster tree: the words below each node with at most `largest` words."""
+    """Units for groups of words from a cluster tree: one for each node with at most `largest` words below it."""
     nodes = np.flatnonzero(tree.sizes <= (len(tree.words) if largest is None else largest))
     bounds = tree.begins[nodes], tree.ends[nodes]
     return Units(tree.order, *bounds, "clusters", lambda unit: tree.name(int(nodes[unit])))
@@ -159,8 +161,8 @@ def words_file(
 ) -> Cover:
     """Groups of words from a JSON or YAML file of word lists.
 
-    The file has {name: [words]}, or {groups: {name: [words]}, weights: {name: number}}. Weights in the file replace
-    the rule `weights`. Words that are not features are left out with a warning."""
+    The file has {name: [words]}, or {groups: {name: [words]}, weights: {name: number}}. Weights in the file replace the
+    option `weights`. Words that are not features are left out with a warning."""
     path = Path(path)
     content = files.read(path)
     if content.parents is not None or isinstance(content.rows, tuple):
@@ -187,7 +189,7 @@ def words_file(
 def planted(
     shape, layout: WordLayout, parameter: str = "the table", weights: str = "sqrt_size", **control
 ) -> Cover:  # fmt: skip
-    """The groups of words that a planted corpus was generated from."""
+    """The groups of words from which a planted corpus was generated."""
     if not layout.groups:
         raise UserError(
             "groups=planted needs data=planted_documents, these data have no planted groups; take reg=sentences"
@@ -216,9 +218,9 @@ def combined(
     shape, layout: WordLayout, parameter: str = "the table", parts: Mapping[str, Mapping | float] | None = None,
     **options,
 ) -> Cover:  # fmt: skip
-    """Groups of words of several kinds together, in one penalty; `options` apply to all kinds.
+    """Combine groups of words of several kinds (sentences, topics, ...) in one penalty.
 
-    parts: {kind: factor of the group weights of this kind, or {factor: ..., options of this kind}}"""
+    `parts` maps each kind to a factor of its group weights, or to {factor: ..., options of the kind}."""
     if not parts:
         raise UserError(f"groups.parts is empty; expected one or more of {', '.join(KINDS)}")
     covers, factors = [], []
@@ -241,11 +243,10 @@ def combined(
 
 
 def extra_columns(cover: Cover) -> tuple[list[str], sparse.csr_array]:
-    """Groups of words as extra features of documents: names, and the factor of each word, float64 [words, groups].
+    """Turn groups of words into extra features of documents, each a weighted sum of word counts.
 
-    An extra feature is the sum of the counts of the group's words, divided by the square root of the number of
-    words. So the factors of a group form a vector of length 1, as for a single word, and penalties treat groups and
-    words alike."""
+    Returns the names of the groups, and the factor of each word in each group (sparse matrix of shape [words, groups]).
+    The factors of a group form a vector of length 1. Penalties therefore treat groups and single words alike."""
     sizes = cover.offsets.diff().numpy()
     values = np.repeat(1 / np.sqrt(sizes), sizes)
     arrays, shape = (values, cover.members.numpy(), cover.offsets.numpy()), (len(cover), len(cover.atoms))
@@ -256,10 +257,10 @@ def _cover(
     shape: Sequence[int], layout: WordLayout, parameter: str, units: Units, weights: str, permute: str = "none",
     seed: int = 0,
 ) -> Cover:  # fmt: skip
-    """Make the groups of words of all units with at least two words.
+    """Make the groups of words of all units that have at least two words.
 
-    In the result, `source` [units] is the group of each unit (-1: the unit has no group), and `notes` says how many
-    units were left out or merged."""
+    The attribute `source` of the result has the index of each unit's group (-1: the unit has no group). The attribute
+    `notes` says how many units were left out or merged."""
     for key, value, choices in (("weights", weights, WEIGHTS), ("permute", permute, PERMUTATIONS)):
         if value not in choices:
             raise UserError(f"groups.{key} is {value!r}, expected one of {', '.join(choices)}")
@@ -291,12 +292,12 @@ def _cover(
 
 
 def _factor(factor: np.ndarray | float, units: np.ndarray) -> np.ndarray | float:
-    """The factors of the weights for groups of words that are made from the given units."""
+    """The factors of the weights of groups of words, for the units with the given indices."""
     return factor[units] if isinstance(factor, np.ndarray) else factor
 
 
 def _weights(rule: str, members: np.ndarray, offsets: np.ndarray, table: int, columns: int) -> np.ndarray:
-    """The weights of groups of words by one of the rules WEIGHTS: float64 [groups]"""
+    """The weights of groups of words by one of the rules in WEIGHTS (float64 array of shape [groups])."""
     sizes = np.diff(offsets)
     if rule == "one":
         return np.ones(len(sizes))
@@ -307,19 +308,19 @@ def _weights(rule: str, members: np.ndarray, offsets: np.ndarray, table: int, co
 
 
 def _select(members: np.ndarray, offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The members and offsets of selected groups of words, in the order of the selection."""
+    """Select groups of words: group k of the result has the words members[offsets[k] : offsets[k + 1]]."""
     sizes = np.diff(offsets)[groups]
     selected = _offsets(sizes)
     return members[np.repeat(offsets[:-1][groups] - selected[:-1], sizes) + np.arange(selected[-1])], selected
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:
-    """The offsets of consecutive groups of words with the given sizes: [groups + 1]"""
+    """The offsets of consecutive groups of words with the given sizes (array of shape [groups + 1])."""
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
-    """Random control groups of words: the row that replaces each row of the table: int32 [rows]
+    """Random control groups of words: the table row that replaces each row (int32 array of shape [rows]).
 
     Extra features and words that are not in training are not replaced."""
     place = np.arange(len(layout.words), dtype=np.int32)
@@ -327,7 +328,7 @@ def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
         return place
     words = np.flatnonzero(layout.counts[: len(place) - layout.extra] > 0)
     drawn = words[np.random.default_rng(seed).permutation(len(words))]
-    if kind == "frequency":  # sort both by document frequency; ties stay random in `drawn`
+    if kind == "frequency":  # replace words by words of similar document frequency; ties are random
         words = words[np.argsort(layout.documents[words], kind="stable")]
         drawn = drawn[np.argsort(layout.documents[drawn], kind="stable")]
     place[words] = drawn
@@ -335,15 +336,14 @@ def permutation(layout: WordLayout, kind: str, seed: int) -> np.ndarray:
 
 
 def _document_at(documents, token: int) -> int:
-    """The number of the document that contains a token, for the name of a group of words from a sentence."""
+    """The index of the document that contains a token, to name a group of words from a sentence."""
     return int(np.searchsorted(documents.offsets, token, side="right")) - 1
 
 
 class UnitNames(Sequence):
     """The names of groups of words, made on demand: a group has the name of its first unit.
 
-    name: a function from the number of a unit to its name; units [groups]: the first unit of each group; merged
-    [groups]: the number of units that make the same group"""
+    `units` has the index of each group's first unit, `merged` the number of units that make each group."""
 
     def __init__(self, name: Callable[[int], str], units: np.ndarray, merged: np.ndarray):
         self.name, self.units, self.merged = name, units, merged
@@ -359,7 +359,9 @@ class UnitNames(Sequence):
 
 
 class JoinedNames(Sequence):
-    """The names of combined groups of words, kind after kind; kind k has the names from bounds[k] to bounds[k + 1]."""
+    """The names of groups of words of several kinds, one kind after the other.
+
+    Kind k has the names with the indices bounds[k] to bounds[k + 1] - 1."""
 
     def __init__(self, parts: Sequence[Sequence[str]]):
         self.parts, self.bounds = parts, _offsets(np.array([len(part) for part in parts]))

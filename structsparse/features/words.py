@@ -1,7 +1,7 @@
 """Bags of words: the choice of words as features of documents, and the values of these features.
 
-Each row of a classifier's table stands for a word. The words come from train or, as in some papers, from all parts.
-Weightings such as tf-idf are estimated on train alone."""
+Each row of a classifier's weight table stands for a word. The words come from train or, as in some papers, from train,
+dev and test. Weightings such as tf-idf are estimated on train alone."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
 
 @dataclass(frozen=True, eq=False)
 class WordLayout(TableLayout):
-    """Layout of a bag-of-words weight table: a row for each word, then a row for each feature that sums over words."""
+    """Layout of a bag-of-words weight table: a row for each word, then a row for each weighted sum of words."""
 
     kind = "words"
 
-    words: tuple[str, ...]  # [rows] the word of each row; the last `extra` rows have names of groups of words
+    words: tuple[str, ...]  # the word of each row; the last `extra` rows have names of groups of words
     train: Documents
-    row_of: np.ndarray  # int32 [word types of the corpus] the row of each word type, -1: the word is not a feature
-    counts: np.ndarray  # int64 [rows] number of occurrences of the word in train
-    documents: np.ndarray  # int64 [rows] number of documents of train with the word
+    row_of: np.ndarray  # int32: the row of each word type of the corpus, -1 if the word is not a feature
+    counts: np.ndarray  # int64 array: number of occurrences of each row's word in train
+    documents: np.ndarray  # int64 array: number of train documents that have each row's word
     classes: tuple[str, ...] | None  # names of the classes; None: labels are numbers
-    extra: int = 0  # number of rows that stand for sums over several words
+    extra: int = 0  # number of rows (the last ones) that stand for weighted sums of words
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # groups of words of a planted corpus, by name
-    unlabelled: tuple[str, ...] = ()  # texts without labels, from which word clusters are learnt too
+    unlabelled: tuple[str, ...] = ()  # further texts, without labels, for learning word clusters
     reading: DocumentReading = field(default_factory=DocumentReading)  # how texts are split into words
 
     def __len__(self) -> int:
         return len(self.words)
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
-        """Bag-of-words layout: the row of the classifier's table for each word, by word."""
+        """Bag-of-words layout: the row of each word in the classifier's weight table, by word."""
         return {word: (row,) for row, word in enumerate(self.words)}
 
     def frequency(self, name: str) -> Tensor | None:
-        """Bag-of-words layout: how often the word of each row occurs in train: float64 [rows]
+        """Bag-of-words layout: how often the word of each row occurs in train (float64 tensor of shape [rows]).
 
-        `name` is `counts`, the number of occurrences, or `documents`, the number of documents with the word. For
-        other names the result is None."""
+        `name` is `counts`, the number of occurrences, or `documents`, the number of documents with the word. For other
+        names the result is None."""
         columns = {"counts": self.counts, "documents": self.documents}
         return torch.from_numpy(columns[name]).double() if name in columns else None
 
@@ -62,16 +62,21 @@ class WordLayout(TableLayout):
 class Weighting:
     """The weighting of a bag of words, which turns the count c of a word into the value of a feature.
 
-    `kind` is counts: c; log: log(1 + c); or tfidf: c (1 + log((1 + N) / (1 + d))), as in scikit-learn. N is the
-    number of documents in train, and d the number of documents in train that have the word. `normalize` then scales
-    each document to l2 norm 1."""
+    The value depends on `kind`:
+
+    - counts: c
+    - log: log(1 + c)
+    - tfidf: c (1 + log((1 + N) / (1 + d))), as in scikit-learn
+
+    N is the number of documents in train. d is the number of documents in train that have the word. `normalize` then
+    scales each document to l2 norm 1."""
 
     kind: str
     normalize: bool
-    factors: np.ndarray  # float64 [rows] the factor of each word's count; 1 except for tfidf
+    factors: np.ndarray  # float64 array: factor of each word's count; 1 except for tfidf
 
     def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
-        """Bag of words: the feature values from the counts of words: float64 [documents, rows]"""
+        """Weighting of a bag of words: turn word counts into feature values (float64, shape [documents, rows])."""
         values = counts.astype(np.float64)
         if self.kind == "log":
             np.log1p(values.data, out=values.data)
@@ -90,10 +95,10 @@ class Bag:
 
     layout: WordLayout
     weighting: Weighting
-    members: sparse.csr_array | None = None  # [words, extra features] the factor of each word's count
+    members: sparse.csr_array | None = None  # shape [words, extra features]: factors of word counts
 
     def matrix(self, documents: Documents) -> sparse.csr_array:
-        """Bag of words: the feature values of documents: float64 [documents, rows]
+        """Bag of words: the feature values of documents (sparse float64 matrix of shape [documents, rows]).
 
         Words that are not features are ignored."""
         counts = self.count(documents)
@@ -102,12 +107,12 @@ class Bag:
         return self.weighting(counts)
 
     def count(self, documents: Documents) -> sparse.csr_array:
-        """Bag of words: the count of each word in each document: int64 [documents, words]"""
+        """Bag of words: the count of each word in each document (sparse int64 matrix of shape [documents, words])."""
         return count(documents, rows_of(documents, self.layout), self.layout.plain)
 
 
 def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
-    """Bag of words: the row of each word type of documents, -1 for words that are not features: int32 [word types]"""
+    """Bag of words: the table row of each word type of documents, -1 for words that are not features."""
     if documents.words is layout.train.words:
         return layout.row_of
     rows = {word: row for row, word in enumerate(layout.words[: layout.plain])}
@@ -115,9 +120,9 @@ def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
 
 
 def count(documents: Documents, row_of: np.ndarray, rows: int) -> sparse.csr_array:
-    """Count a bag of words: how often the words of each row occur in each document: int64 [documents, rows]
+    """Count a bag of words: how often the word of each table row occurs in each document.
 
-    row_of: the row of each word type, -1 for words that are not features"""
+    `row_of` has the row of each word type, -1 for words that are not features."""
     owner = np.repeat(np.arange(len(documents), dtype=np.int32), documents.lengths)
     row = row_of[documents.tokens]
     known = row >= 0
@@ -132,7 +137,7 @@ def bag(
     min_count: int = 1,
     vocabulary: str = "train",
 ) -> Bag:
-    """Make the bag of words of a corpus: words in at least `min_count` documents of train, in alphabetical order."""
+    """Make the bag of words of a corpus; the features are the words in at least `min_count` documents of train."""
     _one_of("features.weighting", weighting, WEIGHTINGS)
     _one_of("features.vocabulary", vocabulary, VOCABULARIES)
     if min_count < 1:
@@ -141,11 +146,11 @@ def bag(
     parts = [train] if vocabulary == "train" else [*documents.parts.values()]
     types = len(train.words)
     counts = count(train, np.arange(types, dtype=np.int32), types)
-    frequency = np.bincount(counts.indices, minlength=types)  # number of documents of train with each word type
+    frequency = np.bincount(counts.indices, minlength=types)  # number of train documents with each word
     chosen = np.zeros(types, bool)
     for part in parts:
         chosen[part.tokens] = True
-    chosen &= frequency >= (min_count if min_count > 1 else 0)  # min_count=1 also keeps words that are not in train
+    chosen &= frequency >= (min_count if min_count > 1 else 0)  # min_count=1 keeps words that train lacks
     codes = np.flatnonzero(chosen)
     if not len(codes):
         raise UserError(f"no word is in {min_count} documents of train; lower features.min_count")
@@ -169,9 +174,9 @@ def bag(
 
 
 def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
-    """A bag of words with extra features, each a weighted sum of word counts.
+    """Extend a bag of words by extra features, each a weighted sum of word counts.
 
-    members [words, extra features]: the factor of each word's count in each extra feature"""
+    `members` has the factor of each word's count in each extra feature (shape [words, extra features])."""
     layout = bag.layout
     members = sparse.csr_array(members)
     if members.shape != (layout.plain, len(names)) or layout.extra:

@@ -13,16 +13,18 @@ from structsparse.groups.group_weights import checked_weights
 from structsparse.groups.partition import Partition, by_row
 from structsparse.kernels.groups import cover as kernels
 
-FAMILIES = 1024  # largest number of families of disjoint groups into which a cover may be divided
+FAMILIES = 1024  # maximum number of families of disjoint groups into which a cover may be divided
 
 
 class Cover(nn.Module):
     """Overlapping groups of the entries of one parameter; each group is a set of atoms.
 
-    Atoms are the disjoint groups of a Partition: rows, entries, or blocks of rows. Group g holds the atoms
-    members[offsets[g] : offsets[g + 1]]. An atom may lie in many groups. An atom that lies in no group is free
-    (unpenalised, always alive), as are the free entries of the Partition. `size` counts the entries of each group, each
-    entry once. `weights` is as in Partition. `multiplicity` counts the groups of each atom.
+    Atoms are the disjoint groups of a Partition: rows, entries, or blocks of rows. An atom may lie in many groups.
+    Group g holds the atoms members[offsets[g] : offsets[g + 1]]. Entries that lie in no group are free: unpenalised and
+    always alive.
+    - `size`: the number of entries of each group.
+    - `weights`: the factor of each group in a penalty, in a form that Partition accepts.
+    - `multiplicity`: the number of groups of each atom.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Cover(nn.Module):
         self.register_buffer("weight", checked_weights(weights, self.size, self.names))
         self.register_buffer("starts", torch.cat([self.size.new_zeros(1), self.size.cumsum(0)]), persistent=False)
         self.copies = int(self.starts[-1])  # total size of all groups; an entry in two groups counts twice
-        self._entries, self._pairs = None, None  # computed on first use
+        self._entries, self._pairs = None, None  # caches of the methods `entries` and `pairs`, computed on first use
 
     def __len__(self) -> int:
         return len(self.names)
@@ -83,7 +85,10 @@ class Cover(nn.Module):
         return self.gather(self.atoms.alive(W).double()) != 0
 
     def gather(self, values: Tensor) -> Tensor:
-        """Cover of overlapping groups: the sum of values [atoms] over the atoms of each group: [groups], float64."""
+        """Cover of overlapping groups: the sum of values [atoms] over the atoms of each group: [groups], float64.
+
+        Groups are unions of disjoint atoms.
+        """
         if values.device.type == "cpu" and not (values.requires_grad and torch.is_grad_enabled()):
             sums = torch.empty(len(self), dtype=torch.float64)
             values = values.double().contiguous()
@@ -93,14 +98,18 @@ class Cover(nn.Module):
         return sums.index_add(0, self.owner, values.double().index_select(0, self.members))
 
     def scatter(self, values: Tensor) -> Tensor:
-        """Cover of overlapping groups: the sum of values [groups] over the groups of each atom: [atoms], float64."""
+        """Cover of overlapping groups: the sum of values [groups] over the groups of each atom: [atoms], float64.
+
+        Groups are unions of disjoint atoms.
+        """
         sums = torch.zeros(len(self.atoms), dtype=torch.float64, device=values.device)
         return sums.index_add(0, self.members, values.double().index_select(0, self.owner))
 
     def expand(self, values: Tensor, fill: float | bool) -> Tensor:
-        """Cover of overlapping groups: expand values [atoms] to one value per entry; free entries get `fill`.
+        """Cover of overlapping groups: expand values [atoms] to one value per entry.
 
-        The result is broadcastable against the parameter.
+        Groups are unions of disjoint atoms. Entries in no group get `fill`. The result is broadcastable against the
+        parameter.
         """
         return self.atoms.expand(torch.where(self.multiplicity > 0, values, fill), fill)
 
@@ -112,17 +121,16 @@ class Cover(nn.Module):
         return self.expand(self.multiplicity > 0, fill=False)
 
     def spared(self, W: Tensor) -> Tensor:
-        """Cover of overlapping groups: mask of the entries that lie in no dead group: bool.
+        """Cover of overlapping groups: mask of the entries that lie in no group whose weights W are all zero: bool.
 
         The mask is broadcastable against the parameter.
         """
         return self.expand(self.scatter(~self.alive(W)) == 0, fill=True)
 
     def entries(self) -> tuple[Tensor | None, Tensor]:
-        """Cover of overlapping groups: flat positions of the entries, atom by atom, and the first place of each atom.
+        """Cover of overlapping groups: flat positions of the entries sorted by atom, and where each atom starts.
 
-        A place is an index into the positions. The positions are None if the parameter already has its entries atom by
-        atom.
+        Groups are unions of disjoint atoms. The positions are None if the parameter is already sorted by atom.
         """
         if self._entries is None or self._entries[1].device != self.members.device:
             sizes, ids = self.atoms.size, self.atoms.ids.expand(self.shape).flatten()
@@ -136,7 +144,7 @@ class Cover(nn.Module):
         """Cover of overlapping groups: the position and the group of each copy of an entry, group by group.
 
         An entry has a copy in each group that contains it. Positions are flat positions in the parameter
-        (in_order=True), or places in the order atom by atom.
+        (in_order=True), or indices into the entries sorted by atom. Groups are unions of disjoint atoms.
         """
         if self._pairs is None or self._pairs[0].device != self.members.device:
             _, bounds = self.entries()
@@ -159,7 +167,10 @@ class Cover(nn.Module):
         return bool(kernels.nested(*sets, len(self.atoms)))
 
     def outline(self) -> Cover:
-        """A Cover with the same overlapping groups over a vector with one entry per atom, such as the atoms' norms."""
+        """A Cover with the same overlapping groups over a vector with one entry per atom.
+
+        Groups are unions of disjoint atoms.
+        """
         atoms = by_row((len(self.atoms),), self.atoms.names, "one", f"the atoms of {self.parameter}")
         return Cover(atoms, self.members, self.offsets, self.names, self.weight)
 
@@ -173,10 +184,10 @@ class Cover(nn.Module):
         return Cover(self.atoms, members, offsets, names, self.weight[groups])
 
     def colours(self) -> Tensor:
-        """Cover of overlapping groups: the family of each group: int64 [groups].
+        """Cover of overlapping groups: the index of the family of each group: int64 [groups].
 
-        No two groups of a family share an atom. The families are a greedy graph colouring that starts with the groups
-        with most atoms. There are at least as many families as the largest multiplicity.
+        The groups of a family are disjoint. The families are a greedy graph colouring that starts with the largest
+        groups.
         """
         most = int(self.multiplicity.max()) if len(self.atoms) else 0
         if most > FAMILIES:
@@ -192,7 +203,7 @@ class Cover(nn.Module):
     def families(self) -> list[Partition]:
         """The groups of a Cover as a list of Partitions of disjoint groups, with the same names and weights.
 
-        In each Partition, the entries of all other groups are free.
+        In each Partition, the entries of the groups of all other Partitions are unpenalised.
         """
         colours = self.colours()
         return [self._family((colours == c).nonzero()[:, 0]) for c in range(int(colours.max()) + 1)]
@@ -233,7 +244,8 @@ def cover_rows(
 ) -> Cover:
     """A Cover of overlapping groups of rows of a parameter.
 
-    `members` is a list of lists of rows. With `offsets`, it is the rows of all groups in one list.
+    `members` holds a list of rows for each group. If `offsets` are given, `members` is one list, and group g has the
+    rows members[offsets[g] : offsets[g + 1]].
     """
     return Cover(by_row(shape, weights="one", parameter=parameter), *_compressed(members, offsets), names, weights)
 
@@ -248,7 +260,8 @@ def cover_entries(
 ) -> Cover:
     """A Cover of overlapping groups of entries of a parameter, given by flat positions.
 
-    `members` is a list of lists of positions. With `offsets`, it is the positions of all groups in one list.
+    `members` holds a list of positions for each group. If `offsets` are given, `members` is one list, and group g has
+    the positions members[offsets[g] : offsets[g + 1]].
     """
     shape = torch.Size(shape)
     ids = torch.arange(shape.numel()).view(shape)
@@ -271,7 +284,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
         code = torch.unique(code * (len(family) + 1) + group + 1, return_inverse=True)[1]
     atoms = int(code.max()) + 1 if len(code) else 0
     first = torch.empty(atoms, dtype=torch.long)
-    first[code] = torch.arange(len(code))  # the position of one entry of each atom
+    first[code] = torch.arange(len(code))  # for each atom (set that no family divides), one of its entries
     shape, parameter = families[0].shape, families[0].parameter
     partition = Partition(code.view(wide[0].shape), Numbered("atom", atoms), shape, "one", parameter)
     of_atoms = [group[first] for group in ids]  # for each family, the group of each atom
@@ -287,7 +300,7 @@ def cover_families(families: Sequence[Partition]) -> Cover:
 
 
 def _compressed(members, offsets) -> tuple:
-    """Cover of overlapping groups: the members of all groups in one list, and the offset of each group."""
+    """Cover of overlapping groups: the members of all groups in one list, and the offset of each group in it."""
     if offsets is not None:
         return members, offsets
     lengths = torch.tensor([len(group) for group in members], dtype=torch.long)
@@ -296,7 +309,7 @@ def _compressed(members, offsets) -> tuple:
 
 
 def _integers(values, what: str) -> Tensor:
-    """Members or offsets of a Cover as an int64 vector; refuses values that are not integers."""
+    """Members or offsets of a Cover as an int64 vector; raises UserError if values are not integers."""
     values = torch.as_tensor(values)
     if values.numel() == 0:
         values = values.long()
@@ -306,7 +319,7 @@ def _integers(values, what: str) -> Tensor:
 
 
 def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: Partition) -> None:
-    """Refuse overlapping groups of a Cover without members, members that are not atoms, and repeated members."""
+    """Refuse overlapping groups of a Cover that are empty, have members that are not atoms, or repeat a member."""
     of = atoms.parameter
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {of} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -331,5 +344,5 @@ def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: P
 
 
 def _group_at(offsets: Tensor, at: int) -> int:
-    """Cover of overlapping groups: the group of the member at this place of the list of members."""
+    """Cover of overlapping groups: the group that contains the member at index `at` of the list of all members."""
     return int(torch.searchsorted(offsets, at, right=True)) - 1

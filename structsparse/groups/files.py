@@ -1,12 +1,14 @@
 """Files of groups of rows: JSON, YAML or npz.
 
-    {"colours": [0, 1, 2], "shapes": ["round", "square"]}               rows by number or by name
-    {"groups": {...}, "weights": {"colours": 1.5, "shapes": 2}}         with a weight for each group
-    {"groups": {...}, "parents": {"warm colours": "colours"}}           nested: a group holds its children's rows too
+A JSON or YAML file holds a mapping in one of three forms:
 
-YAML files have the same structure. An npz file holds the arrays `members` (rows), `offsets` (group g has the rows
-members[offsets[g] : offsets[g + 1]]) and `names`. The arrays `weights` and `parents` (number of the parent group, -1
-for none) are optional. Rows of no group are free.
+    {"colours": [0, 1, 2], "shapes": ["round", "square"]}               rows by index or by name
+    {"groups": {...}, "weights": {"colours": 1.5, "shapes": 2}}         with a weight for each group
+    {"groups": {...}, "parents": {"warm colours": "colours"}}           nested: a group has its children's rows too
+
+An npz file holds arrays: `members` (rows), `offsets` and `names`. Group g has the rows members[offsets[g] : offsets[g +
+1]]. The arrays `weights` and `parents` (index of the parent group, -1 for none) are optional. Rows in no group are not
+penalised.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from structsparse.groups.partition import Partition
 
 
 class Written(NamedTuple):
-    """The groups as a file states them, before row names are replaced by row numbers."""
+    """The groups as a file states them, before row names are replaced by row indices."""
 
     names: list[str]  # names of the groups
-    rows: Sequence  # for each group, a list of row numbers and names; from npz: (members, offsets)
-    weights: Mapping[str, float] | None  # weight by name of the group; None: the file has no weights
-    parents: Mapping[str, str] | None  # name of the parent group by name of the group; None: no parents
+    rows: Sequence  # for each group, a list of row indices and names; from npz: the arrays (members, offsets)
+    weights: Mapping[str, float] | None  # {name of a group: weight}; None: the file has no weights
+    parents: Mapping[str, str] | None  # {name of a group: name of its parent}; None: the file has no parents
 
 
 @over(ANY, makes=FORMS)
@@ -53,7 +55,7 @@ def from_file(
 
     The result is a Forest if the file has parents, a Cover if groups overlap, else a Partition. With
     `overlap="refuse"`, a row in two groups is an error. `names` are the names of the rows. With a `layout` of feature
-    templates, the name of a template stands for all its rows. Weights in the file replace `weights`.
+    templates, the name of a template stands for all rows of the template. Weights in the file replace `weights`.
     """
     path = Path(path)
     if overlap not in ("allow", "refuse"):
@@ -91,7 +93,7 @@ def from_file(
 
 
 def read(path: Path) -> Written:
-    """Read a file of groups (JSON, YAML or npz) into a `Written`; the members may be rows or words."""
+    """Read a file of groups (JSON, YAML or npz) into a `Written`; rows may still be given by name."""
     if path.suffix not in READERS:
         raise UserError(f"groups of {path}: expected a file ending in {', '.join(READERS)}")
     try:
@@ -125,7 +127,7 @@ def _read_json(path: Path) -> Written:
 class _UniqueLoader(yaml.SafeLoader):
     """YAML loader for files of groups that refuses repeated keys.
 
-    With yaml.SafeLoader, the last of several equal keys would count without a message.
+    yaml.SafeLoader would silently use the last of several equal keys.
     """
 
     def construct_mapping(self, node, deep=False):
@@ -214,7 +216,7 @@ def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | Non
 
 
 def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] | None:
-    """The parent group of each group in an npz file of groups, by name; None if the file has no parents."""
+    """The parents in an npz file of groups: {name of a group: name of its parent}; None if there are none."""
     numbers = _column(path, arrays, "parents", names)
     if numbers is None:
         return None
@@ -231,7 +233,7 @@ READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz":
 
 
 def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | None) -> dict[str, Sequence[int]]:
-    """The rows that each row name (or template name) in a file of groups stands for."""
+    """The rows for each name of a row (or of a feature template) that a file of groups may use."""
     if names is not None:
         rows = {name: (row,) for row, name in enumerate(names)}
         if len(rows) < len(names):
@@ -241,7 +243,7 @@ def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | No
 
 
 def _resolved(path: Path, written: Written, row_names: Mapping[str, Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Row numbers of all groups of a file in one list, and the offset of each group in the list."""
+    """Row indices of all groups of a file in one list, and the offset of each group in the list."""
     if isinstance(written.rows, tuple):
         return tuple(torch.from_numpy(part) for part in written.rows)
     members: list[int] = []
@@ -254,7 +256,7 @@ def _resolved(path: Path, written: Written, row_names: Mapping[str, Sequence[int
 
 
 def _numbers(path: Path, group: str, row, row_names: Mapping[str, Sequence[int]]) -> Sequence[int]:
-    """The row numbers that one entry of a group in a file stands for: a row number or a name."""
+    """The row indices for one item of a group in a file: the item is a row index or a name."""
     if isinstance(row, int) and not isinstance(row, bool) and abs(row) < 2**62:
         return (row,)
     if isinstance(row, str) and row in row_names:
@@ -287,7 +289,10 @@ def _refuse_empty(path: Path, names: list[str], sizes: Tensor) -> None:
 
 
 def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int] | None:
-    """A row that lies in two groups of a file, with these two groups; None if all groups are disjoint."""
+    """Find a row that lies in two groups of a file: returns the row and both groups.
+
+    None if all groups are disjoint.
+    """
     crowded = torch.bincount(members, minlength=rows) > 1
     if not crowded.any():
         return None
@@ -299,8 +304,8 @@ def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int]
 def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shape, weights, parameter: str) -> Forest:
     """A Forest of the nested groups of a file of groups with parents.
 
-    A row belongs to the deepest group that lists the row, and to all ancestors of that group, whether they list the row
-    or not.
+    A row belongs to the deepest group that lists the row, and to all ancestors of that group. The ancestors need not
+    list the row.
     """
     names, parents = written.names, _parents(path, written)
     ids = torch.full((shape[0],), -1).view(-1, *[1] * (len(shape) - 1))
@@ -330,7 +335,7 @@ def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shap
 
 
 def _parents(path: Path, written: Written) -> Tensor:
-    """The number of the parent group of each group in a file, -1 for none: int64 [groups]."""
+    """The index of the parent group of each group in a file, -1 for none: int64 [groups]."""
     number = {name: k for k, name in enumerate(written.names)}
     parents = torch.full((len(number),), -1)
     for child, parent in written.parents.items():

@@ -13,8 +13,8 @@ from structsparse.groups.partition import Partition, RowNames
 from structsparse.kernels.groups import forest as kernels
 from structsparse.kernels.memory import flat_array, walkable
 
-MOST_NAMES = 8  # largest number of nodes of a cycle that an error message lists
-CHUNKS = 64  # largest number of chunks of whole trees that threads process in parallel
+MOST_NAMES = 8  # maximum number of nodes of a cycle that an error message lists
+CHUNKS = 64  # maximum number of sets of whole trees that threads process in parallel
 
 
 class Forest(nn.Module):
@@ -22,15 +22,15 @@ class Forest(nn.Module):
 
     Each node has a parent (-1: the node is a root). Nodes are in any order. The group of a node holds all entries that
     belong to the node itself or to any node below it.
+    - `ids`: the node of each entry, -1 for free (unpenalised) entries. It broadcasts against the parameter.
+    - `size`: the number of entries of each subtree.
+    - `weights`: one of the rules of `Partition`, "depth**alpha" or "alpha**depth" (a root has depth 1), or a tensor. A
+      subtree without entries has weight 0.
+    - `counts`: node k stands for a chain of counts[k] nodes with the same values. The count multiplies the weight of
+      the node and the number of its entries in `size`.
 
-    `ids`, broadcast against the parameter as in `Partition`, is the node of each entry; -1 means that the entry is
-    free. `size` counts the entries of each subtree. `weights` is one of the rules of `Partition`, "depth**alpha" or
-    "alpha**depth" (a root has depth 1), or a tensor. A subtree without entries has weight 0.
-
-    `counts` are whole numbers: node k stands for a chain of counts[k] nodes with the same values. The count multiplies
-    the weight of the node and the number of its entries in `size`. The penalty is then the sum over the chains. To get
-    the prox of the expanded forest, divide the steps of a node's entries by the count of the node. Only penalties with
-    maximum norms can be collapsed like this, not penalties with Euclidean norms.
+    Only penalties with maximum norms may have counts. For the prox, divide the steps of a node's entries by the count
+    of the node.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class Forest(nn.Module):
     ):
         super().__init__()
         self.names, self.shape, self.parameter = names, torch.Size(shape), parameter
-        self.own = Partition(ids, names, shape, "one", parameter)  # the entries of each node without the nodes below
+        self.own = Partition(ids, names, shape, "one", parameter)  # one group per node, without the nodes below
         parents = _checked_parents(parents, names, parameter)
         counts = _checked_counts(counts, names, parameter)
         order, above = _checked_order(parents, names, parameter)
         levels = kernels.level_offsets(above)
-        self.levels = levels  # first place of each level in `order`, then the number of nodes
+        self.levels = levels  # start of each level, if nodes are sorted by level; then the number of nodes
         ordered = bool((order == np.arange(len(order))).all())
         self.register_buffer("parents", parents)
         self.register_buffer("counts", counts)
-        # `order`: the node at each place of level order; `place`: the place of each node; None: the orders are equal
+        # level order sorts the nodes by depth; `order` is this permutation, `place` its inverse; None: nodes are sorted
         self.register_buffer("order", None if ordered else torch.from_numpy(order))
         self.register_buffer("place", None if ordered else torch.from_numpy(_inverse(order)))
-        # `above`: for each place of level order, the place of the parent, -1 for roots
+        # `above`: for each node in level order, the index of the parent in level order; -1 for roots
         self.register_buffer("above", torch.from_numpy(above))
         depth = np.repeat(np.arange(1, len(levels), dtype=np.int32), np.diff(levels))
         self.register_buffer("depth", self.in_nodes(torch.from_numpy(depth)))
         self.register_buffer("size", self.add_up(self.own.size if counts is None else self.own.size * counts))
         weight = checked_weights(weights, self.size, names, self.depth)
         self.register_buffer("weight", weight if counts is None else weight * counts)
-        self.own.size = self.own.weight = self.own.offsets = None  # only the ids are used
+        self.own.size = self.own.weight = self.own.offsets = None  # unused: frees memory
         self.scratch = Scratch()
 
     def __len__(self) -> int:
@@ -77,12 +77,12 @@ class Forest(nn.Module):
 
     @property
     def ids(self) -> Tensor:
-        """Forest of nested groups: the node of each entry, -1 for free entries; broadcastable against the parameter."""
+        """Forest of groups: the node of each entry, -1 for entries in no node; broadcastable against the parameter."""
         return self.own.ids
 
     @property
     def free(self) -> bool:
-        """Forest of nested groups: whether some entry of the parameter belongs to no node."""
+        """Forest of nested groups: whether any entry of the parameter belongs to no node."""
         return self.own.free
 
     @property
@@ -136,7 +136,7 @@ class Forest(nn.Module):
     def expand(self, values: Tensor, fill: float) -> Tensor:
         """Forest of nested groups: expand values [nodes] to one value per entry, the value of the entry's node.
 
-        The result is broadcastable against the parameter; free entries get `fill`.
+        Entries in no node get `fill`. The result is broadcastable against the parameter.
         """
         return self.own.expand(values, fill)
 
@@ -149,11 +149,11 @@ class Forest(nn.Module):
         return _AlongPaths.apply(values, self, False)
 
     def in_levels(self, values: Tensor) -> Tensor:
-        """Forest of nested groups: reorder values [nodes] from the node order of the forest to level order."""
+        """Forest of nested groups: reorder values [nodes] from the node order to level order (sorted by depth)."""
         return values if self.order is None else values.index_select(0, self.order)
 
     def in_nodes(self, values: Tensor) -> Tensor:
-        """Forest of nested groups: reorder values [nodes] from level order to the node order of the forest."""
+        """Forest of nested groups: reorder values [nodes] from level order (sorted by depth) to the node order."""
         return values if self.place is None else values.index_select(0, self.place)
 
     def in_memory(self, W: Tensor) -> bool:
@@ -166,11 +166,11 @@ class Forest(nn.Module):
         self.own.check(W)
 
     def level_memory(self) -> "Memory":
-        """Forest of nested groups: the nodes of the forest in level order, and the memory that belongs to each node."""
+        """Forest of nested groups: the memory of each node, with the nodes in level order (sorted by depth)."""
         return self.scratch.made("level", lambda: self._memory(self.order))
 
     def preorder(self) -> "Preorder":
-        """Forest of groups: the nodes of the forest in preorder, with memory, depth and chunks of whole trees."""
+        """Forest of groups: the nodes in preorder (each node before the nodes below it), see `Preorder`."""
         return self.scratch.made("preorder", self._preorder)
 
     def _memory(self, order: Tensor | None) -> "Memory":
@@ -191,8 +191,8 @@ class Forest(nn.Module):
         return Memory(nodes, units, kernels.units_by_place(owners.numpy(), place, units), width)
 
     def _preorder(self) -> "Preorder":
-        """Forest of nested groups: compute the preorder of the nodes, and chunks of whole trees of similar size."""
-        place = kernels.preorder(self.above.numpy())  # the place in preorder of each place in level order
+        """Forest of nested groups: compute the preorder of the nodes, and sets of whole trees of similar size."""
+        place = kernels.preorder(self.above.numpy())  # for each node in level order, its index in preorder
         nodes = np.empty_like(place)
         nodes[place] = np.arange(len(self)) if self.order is None else self.order.numpy()
         ordered = bool((nodes == np.arange(len(self))).all())
@@ -200,12 +200,12 @@ class Forest(nn.Module):
         depth = self.depth.numpy()[nodes] - 1
         starts = memory.starts if len(memory.starts) else np.arange(len(self) + 1)
         roots = np.append((depth == 0).nonzero()[0], len(self))
-        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # equal shares of the entries, as bounds of the chunks
+        shares = np.linspace(0, starts[-1], CHUNKS + 1)  # bounds of equal shares of the entries
         chunks = np.unique(roots[np.searchsorted(starts[roots], shares)])
         return Preorder(memory, depth, np.unique([0, *chunks, len(self)]))
 
     def _squares_in_memory(self, W: Tensor) -> Tensor:
-        """Forest of nested groups: the squared norm of each subtree, in level order, by the numba kernels."""
+        """Forest of groups: the squared norm of each subtree, in level order (by depth), by the numba kernels."""
         memory, squares = self.level_memory(), torch.empty(len(self), dtype=torch.float64)
         x = flat_array(W)
         kernels.own_squares(x, *memory.owned, x.dtype.type(0), squares.numpy())
@@ -213,7 +213,7 @@ class Forest(nn.Module):
         return squares
 
     def _maxima_in_memory(self, W: Tensor) -> Tensor:
-        """Forest of nested groups: the largest absolute value of each subtree, in level order, by the numba kernels."""
+        """Forest of groups: the largest absolute value of each subtree, in level order (by depth), by numba kernels."""
         values = torch.empty(len(self), dtype=torch.float64)
         kernels.largest(flat_array(W), *self.level_memory().owned, self.above.numpy(), values.numpy())
         return values
@@ -231,7 +231,7 @@ class Forest(nn.Module):
         A subtree without entries gets the value 0 and the position -1.
         """
         size, nowhere = W.abs().double().flatten(), W.numel()
-        # the node of each entry; free entries (-1) get the additional node len(self)
+        # the node of each entry; entries in no node (-1) get the additional node len(self)
         owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)
         values = size.new_zeros(len(self) + 1).scatter_reduce(0, owners, size, "amax")
         here = torch.where(size == values[owners], torch.arange(nowhere, device=W.device), nowhere)
@@ -247,9 +247,9 @@ class Forest(nn.Module):
         return self.in_nodes(values), self.in_nodes(where)
 
     def steps_between_levels(self) -> list[tuple[int, int]]:
-        """Forest of nested groups: the first and the end place of each level of the forest, without the first level.
+        """Forest of nested groups: the range of nodes of each level, without the level of the roots.
 
-        The parents of the nodes of a level all lie in the level before.
+        A range is a pair (start, end) of indices into level order (sorted by depth).
         """
         levels = self.levels.tolist()
         return list(zip(levels[1:-1], levels[2:], strict=True))
@@ -258,13 +258,13 @@ class Forest(nn.Module):
 class Memory(NamedTuple):
     """Forest of nested groups: the nodes of a forest in some order, and the memory that belongs to each node.
 
-    Memory is divided into units, which are blocks of `width` entries: unit u begins at entry u * width.
+    Memory is divided into units of `width` entries: unit u begins at entry u * width.
     """
 
-    nodes: np.ndarray  # [nodes] node numbers in this order; empty: the order of the forest
-    units: np.ndarray  # [units] the units of all nodes, node after node; empty: node k has unit k
-    starts: np.ndarray  # [nodes + 1] position in `units` of the first unit of each node; empty: one unit for each node
-    width: int  # number of entries in a unit
+    nodes: np.ndarray  # [nodes] the nodes in this order; empty: 0, 1, 2, ...
+    units: np.ndarray  # the memory units of all nodes, node after node; empty: node k has unit k
+    starts: np.ndarray  # array of shape [nodes + 1]: where each node starts in `units`; empty: one unit per node
+    width: int  # number of entries of the parameter in a memory unit
 
     @property
     def owned(self):
@@ -273,11 +273,11 @@ class Memory(NamedTuple):
 
 
 class Preorder(NamedTuple):
-    """Forest of nested groups: the nodes of a forest in preorder, with memory, depth, and chunks of whole trees."""
+    """Forest of nested groups: the nodes in preorder, with memory, depth, and chunks (sets of whole trees)."""
 
     memory: Memory
     depth: np.ndarray  # [nodes] the depth of each node, 0 for roots
-    chunks: np.ndarray  # [chunks + 1] the first place in preorder of each chunk, then the number of nodes
+    chunks: np.ndarray  # array of shape [chunks + 1]: the first node of each chunk, then the number of nodes
 
 
 class Scratch(dict):
@@ -287,7 +287,7 @@ class Scratch(dict):
     """
 
     def made(self, name, make):
-        """Forest of groups: the scratch value with this name, which the function `make` computes on first use."""
+        """Forest of groups: the cached value with this name; on first use, the function `make` computes it."""
         if name not in self:
             self[name] = make()
         return self[name]
@@ -306,7 +306,7 @@ class Scratch(dict):
 class _AlongPaths(torch.autograd.Function):
     """Forest of groups: differentiable sums of node values over subtrees (up) or over paths from the root (down).
 
-    The gradient of the sums in one direction is the sum of the incoming gradients in the other direction.
+    The gradient of sums over subtrees is a sum over paths, and vice versa.
     """
 
     @staticmethod
@@ -326,7 +326,7 @@ class _AlongPaths(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        """Forest of nested groups: the gradient of the sums over subtrees or paths: sums in the other direction."""
+        """Forest of nested groups: the gradient of sums over subtrees is a sum over paths, and vice versa."""
         return _AlongPaths.apply(gradient, ctx.forest, not ctx.up), None, None
 
 
@@ -354,7 +354,10 @@ def _inverse(order: np.ndarray) -> np.ndarray:
 
 
 def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
-    """Forest of nested groups: the parents of the nodes as an int64 vector; refuses anything but -1 and other nodes."""
+    """Forest of nested groups: the parents of the nodes as an int64 vector.
+
+    Raises UserError if a parent is neither -1 nor another node.
+    """
     parents = torch.as_tensor(parents)
     if parents.numel() and (parents.is_floating_point() or parents.dtype == torch.bool):
         raise UserError(f"parents of the nodes of {parameter} must be integers, got {parents.dtype}")
@@ -372,7 +375,10 @@ def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
 
 
 def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | None:
-    """Forest of groups: the counts of the nodes as an int64 vector; refuses all but whole numbers of at least 1."""
+    """Forest of groups: the counts of the nodes as an int64 vector.
+
+    Raises UserError if a count is not a whole number of at least 1.
+    """
     if counts is None:
         return None
     counts = torch.as_tensor(counts).cpu()
@@ -386,8 +392,11 @@ def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | No
 
 
 def _checked_order(parents: Tensor, names: Sequence[str], parameter: str) -> tuple[np.ndarray, np.ndarray]:
-    """Forest of nested groups: the node at each place of level order, and the place of its parent; refuses cycles."""
-    if kernels.levelled(parents.numpy()):  # keep this order, because contiguous memory is twice as fast
+    """Forest of nested groups: the nodes in level order (sorted by depth), and the parents as indices into it.
+
+    Raises UserError if the parents form a cycle.
+    """
+    if kernels.levelled(parents.numpy()):  # keep nodes that are sorted by depth: contiguous memory is fast
         return np.arange(len(names), dtype=np.int32), parents.numpy().astype(np.int32)
     order, above = kernels.level_order(parents.numpy())
     if len(order) < len(names):

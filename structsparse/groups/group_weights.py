@@ -17,8 +17,8 @@ WEIGHTS = {
 def checked_weights(weights: str | Tensor, size: Tensor, names: Sequence[str], depth: Tensor | None = None) -> Tensor:
     """Group weights from a rule or a tensor: finite, at least 0, and 0 for groups without entries.
 
-    For nested groups, `depth` is the depth of each group. There are then two more rules, depth**alpha and alpha**depth,
-    such as "depth**0.5" and "0.9**depth".
+    `depth` is the depth of each group, for nested groups only. It allows two more rules, "depth**alpha" and
+    "alpha**depth" with a number alpha, such as "depth**0.5" and "0.9**depth".
     """
     if isinstance(weights, str):
         weights = _by_rule(weights, size, depth)

@@ -16,28 +16,28 @@ from structsparse.base.errors import UserError
 from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 
-LARGEST = 400  # largest number of groups: larger pictures are illegible, and the computation takes cubic time
-_ABREAST = 12  # largest number of groups in a line of a picture
-_LINES = 60  # largest number of lines of a picture
-_SHOWN = 24  # largest number of letters of a group name in a picture
+LARGEST = 400  # maximum number of groups in a diagram; larger ones are illegible and take cubic time
+_ABREAST = 12  # maximum number of groups side by side in a line of a picture
+_LINES = 60  # maximum number of lines of a picture
+_SHOWN = 24  # maximum number of letters of a group name in a picture
 
 
 class Diagram(NamedTuple):
-    """A Hasse diagram: groups, and the pairs (inner, outer) of groups with no third group in between."""
+    """A Hasse diagram: groups, and pairs of an inner and an outer group with no third group in between."""
 
     names: Sequence[str]
     sizes: np.ndarray  # [groups] the number of entries of each group
-    inner: np.ndarray  # [pairs] the inner group of each pair
-    outer: np.ndarray  # [pairs] the outer group of each pair
-    alive: np.ndarray | None  # bool [groups] whether each group is alive
-    note: str = ""  # a remark above the diagram as text
+    inner: np.ndarray  # [pairs] the index of the inner group of each pair
+    outer: np.ndarray  # [pairs] the index of the outer group of each pair
+    alive: np.ndarray | None  # bool [groups] whether each group has a nonzero weight; None: unknown
+    note: str = ""  # a remark that is printed above the diagram, in text form
 
 
 def hasse_text(groups: nn.Module, W: Tensor | None = None, alive: Tensor | None = None, lines: int = 200) -> str:
     """A Hasse diagram as text: one line per group, indented below the group that contains it.
 
-    The text has at most `lines` lines. If W (or `alive`) is given, ● marks living groups and ○ dead groups. If a group
-    occurs several times, the groups inside it are listed only the first time.
+    The text has at most `lines` lines. If W (or `alive`) is given, ● marks living (nonzero) groups and ○ dead groups.
+    If a group occurs several times, the groups inside it are listed only the first time.
     """
     diagram = _diagram(groups, W, alive)
     inside: dict[int, list[int]] = {}
@@ -111,8 +111,8 @@ def _short(name: str) -> str:
 def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
     """The place of each group in the picture of a Hasse diagram, [groups, (x, y)], and the number of lines.
 
-    The longest chain of groups around a group decides the line of the group. The places of the groups directly around a
-    group decide its place in the line.
+    The longest chain of groups around a group decides its line. In a line, groups are sorted by the mean place of the
+    groups directly around them.
     """
     depth = np.zeros(len(diagram.sizes), dtype=int)
     while True:
@@ -162,12 +162,12 @@ def _diagram(groups: nn.Module, W: Tensor | None, alive: Tensor | None) -> Diagr
 
 
 def _of_sets(groups: nn.Module, sizes: np.ndarray, alive: np.ndarray | None) -> Diagram:
-    """The Hasse diagram of overlapping groups; equal groups become one group with the names of all."""
+    """The Hasse diagram of overlapping groups; equal groups become one group that has all their names."""
     members, offsets = groups.members.cpu().numpy(), groups.offsets.cpu().numpy()
     sets = csr_array((np.ones(len(members)), members, offsets), shape=(len(groups), len(groups.multiplicity)))
-    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] number of common atoms
+    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] number of atoms in both groups
     within = common == count[:, None]
-    first = (within & within.T).argmax(1)  # for each group, the first group with the same atoms
+    first = (within & within.T).argmax(1)  # for each group, the first group that equals it
     distinct = np.unique(first)
     names = [" = ".join(groups.names[g] for g in (first == k).nonzero()[0].tolist()) for k in distinct.tolist()]
     strictly = (within & ~within.T)[np.ix_(distinct, distinct)]

@@ -1,9 +1,9 @@
 """Layouts of weight tables, and the kinds of layout that each group maker supports.
 
 A group maker is a function `groups(shape, layout, ..., parameter=name)` that returns the groups of one parameter. The
-decorator `over` declares which kinds of layout the maker supports and which forms of groups the maker returns. So
-options that do not fit each other are refused before any data are read. A maker without the decorator counts as
-supporting every layout.
+decorator `over` declares which kinds of layout a maker supports and which forms of groups it returns. Options that do
+not fit each other are then refused before any data are read. A maker without the decorator counts as supporting every
+layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from structsparse.groups.forest import Forest
 from structsparse.groups.partition import Partition
 
 FORMS = (Partition, Forest, Cover)  # disjoint, nested and overlapping groups
-ANY = "any"  # kind of layout of group makers that need only the shape of the table
+ANY = "any"  # declared by group makers that accept every layout, as they need only the shape of the table
 
 Maker = Callable[..., "Partition | Forest | Cover"]
 
@@ -31,20 +31,23 @@ class TableLayout:
     """
 
     kind: ClassVar[str] = "rows"
-    reduced: bool = False  # whether dead rows were removed, so that row numbers in files of groups are invalid
+    reduced: bool = False  # whether rows of zeros were removed; row indices in files of groups are invalid then
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
-        """Weight table layout: the rows that each name in a file of groups stands for; by default no names."""
+        """Weight table layout: {name in a file of groups: rows with this name}; by default no names."""
         return {}
 
     def frequency(self, name: str) -> Tensor | None:
-        """Weight table layout: how often each row occurs in training, by name of the count; by default None."""
+        """Weight table layout: how often each row occurs in training; by default None (unknown).
+
+        `name` selects the kind of count.
+        """
         return None
 
     def chain_lengths(self) -> Tensor | None:
         """Weight table layout: the number of equal weights that each entry of a collapsed table stands for.
 
-        None if each entry stands for one weight.
+        The result is None if each entry stands for one weight.
         """
         return None
 
@@ -75,5 +78,5 @@ def over(*kinds: str, makes: type | tuple[type, ...]) -> Callable[[Maker], Maker
 
 
 def declared(maker: Maker) -> Declared:
-    """The layouts and forms that a group maker declares with `over`, also through functools.partial."""
+    """The layouts and forms that a group maker (or a functools.partial of it) declares with the decorator `over`."""
     return _DECLARED.get(callee(maker), Declared())

@@ -1,9 +1,12 @@
 """Groups of modules: the units of neural network layers, such as neurons, filters and attention heads.
 
-Each kind of unit has two functions. The first one, `groups(shape, layout, parameter=name)`, groups one parameter by its
-shape; conf/groups/module_*.yaml names it. The second one groups all layers of a model and returns {parameter name:
-Partition}. `BY_MODULE` lists the second one, and `structsparse.networks.attach.attach` uses it. Biases stay free: a
-unit whose weights are all zero outputs a constant.
+There are two functions for each kind of unit:
+- A function `groups(shape, layout, parameter=name)` groups one parameter by its shape. The files
+  conf/groups/module_*.yaml name these functions.
+- A function in `BY_MODULE` groups all layers of a model and returns {parameter name: Partition}. It is used by
+  `structsparse.networks.attach.attach`.
+
+Biases are not penalised: a unit whose weights are all zero outputs a constant.
 """
 
 from __future__ import annotations
@@ -51,13 +54,13 @@ class UnitNames(Sequence):
 
 @over(ANY, makes=Partition)
 def rows(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups of modules: rows, the weights into a neuron of a linear layer or the vector of a word of an embedding."""
+    """Groups of modules: one group per row, such as a neuron of a linear layer or a word of an embedding."""
     return _along(shape, 0, "row", shape[0] if len(shape) else 0, weights, parameter)
 
 
 @over(ANY, makes=Partition)
 def columns(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups of modules: columns, the weights that read an input of a linear layer or a dimension of an embedding."""
+    """Groups of modules: one group per column, such as an input of a linear layer or a dimension of an embedding."""
     return _along(shape, 1, "column", shape[1] if len(shape) > 1 else 0, weights, parameter)
 
 
@@ -74,8 +77,7 @@ def channels(
 ):
     """Groups of modules: the input channels of a convolution.
 
-    With `blocks` > 1 (nn.Conv2d(groups=blocks)), each block of filters reads different channels. In block b, index j of
-    dimension 1 is channel b * (channels / blocks) + j.
+    With `blocks` > 1, as in nn.Conv2d(groups=blocks), each block of filters reads different channels.
     """
     _check_kernel(shape, parameter)
     return _blocked(shape, "channel", blocks, weights, parameter)
@@ -94,8 +96,8 @@ def heads(
 ):
     """Groups of modules: attention heads, as rows of a query, key or value matrix or columns of the output matrix.
 
-    `along` is "rows" or "columns". If `stacked` matrices lie in one parameter (3 in
-    nn.MultiheadAttention.in_proj_weight), the rows of a head in all of them form one group.
+    `along` is "rows" or "columns". `stacked` is the number of matrices in the parameter, 3 for
+    nn.MultiheadAttention.in_proj_weight. The rows of a head in all stacked matrices form one group.
     """
     if along not in ("rows", "columns"):
         raise UserError(f"heads of {parameter}: along={along!r}, expected rows or columns")
@@ -112,7 +114,7 @@ def heads(
 
 @over(ANY, makes=Partition)
 def layers(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups of modules: one group of all entries of the parameter, which is the weight of a whole layer."""
+    """Groups of modules: one group of all entries of the parameter, such as the weight matrix of a layer."""
     ids = torch.zeros([1] * len(shape), dtype=torch.long)
     name = parameter.removesuffix(".weight")
     return Partition(ids, [name], shape, weights, parameter)
@@ -205,12 +207,12 @@ def attention_heads(
 ) -> dict[str, Partition]:
     """Groups of modules: the heads of every nn.MultiheadAttention of a model.
 
-    The query, key and value rows of a head form one group, and the output columns another group. The head is dead as
-    soon as its output columns are zero (`parameters="*out_proj.weight"`), or its value rows.
+    The query, key and value rows of a head form one group, and the output columns another group. A head is dead if its
+    output columns are zero. To group only these, use `parameters="*out_proj.weight"`.
     """
 
     def find() -> Iterator[tuple[str, Tensor, nn.Module]]:
-        """Groups of modules: the projection matrices of every nn.MultiheadAttention, with their names."""
+        """Groups of modules: yields (name, matrix, module) for the projection matrices of nn.MultiheadAttention."""
         for prefix, m in model.named_modules():
             if isinstance(m, nn.MultiheadAttention):
                 for part in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
@@ -249,7 +251,7 @@ def projection_heads(
 
 
 def _heads_along(count: int, along: str, weights: Weights) -> Callable[[str, nn.Module], Partition]:
-    """Groups of modules: a function that groups the weight of a linear layer by attention head."""
+    """Groups of modules: returns a function that groups the weight of a linear layer by attention head."""
     return lambda name, m: heads(m.weight.shape, None, weights, name, heads=count, along=along)
 
 
@@ -270,7 +272,7 @@ def embedding_rows(
 
 
 def whole_layers(model: nn.Module, parameters: Patterns = "*", weights: Weights = "sqrt_size") -> dict[str, Partition]:
-    """Groups of modules: one group per layer of a model, the weight of a linear layer, convolution or embedding."""
+    """Groups of modules: one group for the weight of each linear layer, convolution and embedding of a model."""
     matrices = _matrices(model, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *EMBEDDINGS))
     return _groups(model, "layer", matrices, parameters, lambda name, m: layers(m.weight.shape, None, weights, name))
 
@@ -288,9 +290,9 @@ BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
 
 
 def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]]:
-    """Groups of modules: the layers of these kinds in a model, as name of the weight, weight and layer.
+    """Groups of modules: yields (name of the weight, weight, layer) for all layers of these kinds in a model.
 
-    The output projection inside an nn.MultiheadAttention is left out; `attention_heads` groups it.
+    The output projection inside an nn.MultiheadAttention is left out.
     """
     inside = {id(m.out_proj) for m in model.modules() if isinstance(m, nn.MultiheadAttention)}
     for prefix, m in model.named_modules():
@@ -301,7 +303,7 @@ def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]
 def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> dict[str, Partition]:
     """Groups of modules: the groups of each layer weight whose name matches a pattern.
 
-    A shared parameter is grouped once, under the name that torch gives it.
+    make(name, layer) groups one weight. A shared parameter is grouped once, under the name that torch gives it.
     """
     canonical = {id(parameter): name for name, parameter in model.named_parameters()}
     candidates = {canonical[id(weight)]: m for _, weight, m in layers if id(weight) in canonical}
@@ -316,7 +318,10 @@ def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> di
 
 
 def _checked(name: str, m: nn.Module) -> str:
-    """Groups of modules: the name of a weight; refuses a layer whose parameters are not initialised yet."""
+    """Groups of modules: the name of a weight.
+
+    Raises UserError if parameters of the layer are not initialised yet.
+    """
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in m.parameters()):
         raise UserError(f"{name} has no shape yet; run the model once before grouping its units")
     return name

@@ -22,17 +22,16 @@ def coarse_to_fine(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups from an order of templates: a template can live only if all coarser templates live.
+    """Overlapping groups from an order of templates: a template can be nonzero only if all coarser templates are.
 
-    Template k has the rows offsets[k] to offsets[k + 1]. The group of a template has the template's name and holds the
-    rows of the template and of every *finer* template. An entry survives if no dead group contains the entry. So when
-    the group of a coarse template dies, all finer templates die too. The finest templates lie in the most groups, are
-    penalised most, and die first. (If groups held the coarser templates instead, a coarse template could live only if
-    all finer templates live.)
+    Template k has the rows offsets[k] to offsets[k + 1]. The group of a template holds the rows of the template and of
+    every *finer* template. If the group of a coarse template becomes zero, all finer templates are zero too. The finest
+    templates lie in the most groups and are penalised most.
 
-    `order` has one of three forms: a bool matrix, where order[a, b] is true if a is below (coarser than) b; pairs
-    (finer, coarser) of names; or a function below(a, b) of two names. Relations that follow from others may be left
-    out. A cycle is an error whose message lists the names on the cycle.
+    `order` has one of three forms. A cycle is an error. Relations that follow from others may be left out.
+    - A bool matrix, where order[a, b] is true if template a is coarser than template b.
+    - Pairs (finer, coarser) of names.
+    - A function below(a, b) of two names, which is true if template a is coarser than template b.
     """
     atoms = by_row_blocks(shape, names, offsets, "one", parameter)
     finer = closure(as_matrix(order, names), names)
@@ -42,7 +41,7 @@ def coarse_to_fine(
 
 
 def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
-    """An order of templates as a matrix: bool [a, b], true if template a is below (coarser than) template b.
+    """An order of templates as a bool matrix: entry [a, b] is true if template a is coarser than template b.
 
     `order` has one of the forms that `coarse_to_fine` takes. The diagonal of a given matrix is ignored.
     """
@@ -60,7 +59,10 @@ def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
 
 
 def closure(below: Tensor, names: Sequence[str]) -> Tensor:
-    """The transitive closure of an order of templates: a <= b and b <= c give a <= c. Refuses cycles."""
+    """The transitive closure of an order of templates: if a <= b and b <= c, then a <= c.
+
+    Raises UserError if the order has a cycle.
+    """
     reached = below
     while True:
         further = reached | (reached.float() @ reached.float() > 0)
@@ -97,7 +99,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 
 def _cycle(below: Tensor, reached: Tensor, names: Sequence[str]) -> list[str]:
-    """The names of the templates along a shortest cycle of an order; the first name is also the last."""
+    """The names of the templates along a shortest cycle of an order; the first name is repeated at the end."""
     start = int(reached.diagonal().nonzero()[0])
     paths = [[start]]
     for path in paths:  # breadth-first search: the loop appends longer paths to `paths`

@@ -14,14 +14,15 @@ from structsparse.kernels.prox import blocks as kernels
 class Partition(nn.Module):
     """Disjoint groups of the entries of one parameter.
 
-    `ids` is the group of each entry and broadcasts against the parameter: [rows, 1] groups rows, [1, labels] groups
-    columns, the full shape groups entries. The id -1 means that the entry is free (unpenalised, always alive). `size`
-    counts the entries of each group. `weights` is "one" (weight 1), "sqrt_size" (sqrt(size)), "log2_size" (log2(1 +
-    size): the log2|G| of Martins et al. 2011, but above zero for a single entry) or a tensor. A group without entries
-    has weight 0. `parameter` is the name of the parameter in messages.
+    - `ids`: the group of each entry, -1 for free entries (unpenalised, always alive). It broadcasts against the
+      parameter: the shape [rows, 1] groups rows, [1, labels] groups columns, the full shape groups entries.
+    - `size`: the number of entries of each group.
+    - `weights`: the factor of each group: "one" (1), "sqrt_size" (sqrt(size)), "log2_size" (log2(1 + size)) or a
+      tensor. A group without entries has weight 0.
+    - `parameter`: the name of the parameter in messages.
     """
 
-    whole = False  # whether rows must keep their numbers, so that no row may be removed from the parameter
+    whole = False  # whether no row may be removed from the parameter, as the groups come from a file of row indices
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Partition(nn.Module):
         if self.aligned:
             return totals
         ids = self.ids.flatten()
-        # the group of each entry; free entries (-1) get the additional group len(self)
+        # the group of each entry; entries in no group (-1) get the additional group len(self)
         slots = ids.remainder(len(self) + 1) if self.free else ids
         return totals.new_zeros(len(self) + 1).index_add(0, slots, totals)[: len(self)]
 
@@ -86,7 +87,7 @@ class Partition(nn.Module):
     def sums_past(self, W: Tensor, cuts: Tensor) -> Tensor:
         """Partition: count and sums of the entries of each group that exceed a cut: [3, groups], float64.
 
-        The entries w of group g with |w| > cuts[g] are counted. The three rows are the number of these entries, the sum
+        An entry w of group g exceeds the cut if |w| > cuts[g]. The three rows are the number of these entries, the sum
         of |w| - cuts[g], and the sum of (|w| - cuts[g])^2.
         """
         if self.in_blocks(W):
@@ -99,14 +100,14 @@ class Partition(nn.Module):
         return torch.stack([self.sums(past > 0), self.sums(past), self.sums(past * past)])
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """Partition into disjoint groups: expand values [groups] to one value per entry; free entries get `fill`.
+        """Partition into disjoint groups: expand values [groups] to one value per entry.
 
-        The result is broadcastable against the parameter.
+        Entries in no group get `fill`. The result is broadcastable against the parameter.
         """
         if self.aligned:
             return values.view(self.ids.shape)
         if self.free:
-            values = torch.cat([values, values.new_full((1,), fill)])  # id -1 selects the last value
+            values = torch.cat([values, values.new_full((1,), fill)])  # the id -1 (no group) selects the last value
         return values[self.ids]
 
     def in_blocks(self, W: Tensor) -> bool:
@@ -129,7 +130,7 @@ class Partition(nn.Module):
 class RowBlocks(Partition):
     """Partition into blocks of contiguous rows: group k has the rows offsets[k] : offsets[k + 1].
 
-    A table may have many millions of rows, so `ids` are computed on first use.
+    A table may have many millions of rows. To save memory, `ids` are computed on first use.
     """
 
     free = False
@@ -149,13 +150,19 @@ class RowBlocks(Partition):
 
     @property
     def ids(self) -> Tensor:
-        """Partition into blocks of contiguous rows: the group of each row; broadcastable against the parameter."""
+        """Partition into blocks of contiguous rows: the group of each row.
+
+        The ids are broadcastable against the parameter.
+        """
         if self._ids is None or self._ids.device != self.offsets.device:
             self._ids = self._by_row(torch.arange(len(self), device=self.offsets.device))
         return self._ids
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
-        """Partition into blocks of contiguous rows: expand values [groups] to one value per row; no entry is free."""
+        """Partition into blocks of contiguous rows: expand values [groups] to one value per row.
+
+        `fill` is ignored, as each row lies in a group.
+        """
         return self._by_row(values)
 
     def _by_row(self, values: Tensor) -> Tensor:
@@ -231,17 +238,17 @@ def _by_dimension(dimension, shape, names, weights, parameter) -> Partition:
 
 
 def _along(ids: Tensor, dimension: int, shape: Sequence[int]) -> Tensor:
-    """Partition along one dimension: group ids, broadcastable against the parameter."""
+    """Partition along one dimension: a vector of group ids, reshaped to broadcast against the parameter."""
     return ids.view([-1 if d == dimension else 1 for d in range(len(shape))])
 
 
 def _noun(dimension: int) -> str:
-    """Partition along one dimension: the noun for the indices in messages, such as rows or columns."""
+    """Partition along one dimension: the noun for this dimension in messages, such as rows or columns."""
     return ("rows", "columns")[dimension] if dimension < 2 else f"entries along dimension {dimension}"
 
 
 def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) -> Tensor:
-    """Partition: checked ids with as many dimensions as the parameter, each of length 1 or the parameter's."""
+    """Partition: check the group ids and reshape them to as many dimensions as the parameter has."""
     if ids.is_floating_point() or ids.dtype == torch.bool:
         raise UserError(f"group ids of {parameter} must be integers, got {ids.dtype}")
     if ids.dim() > len(shape):
@@ -261,7 +268,7 @@ def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) ->
 
 
 def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
-    """Whether the groups of a partition are contiguous blocks of rows without free rows.
+    """Whether the groups of a partition are contiguous blocks of rows, and each row lies in a group.
 
     The kernels for row blocks apply only to such groups.
     """

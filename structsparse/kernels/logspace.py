@@ -1,6 +1,6 @@
 """Log-space kernels: exponentials and log-sum-exp for numba code, and compiler options that the kernels share.
 
-The numba cache does not notice a changed function of another module. After an edit of this file, delete the cache files
+The numba caches of other modules do not notice an edit of this file. After an edit, delete the cache files
 (`__pycache__`, `*.nbi`).
 """
 
@@ -12,13 +12,13 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
-SUMS = {**PLAIN, "fastmath": {"contract", "reassoc", "nsz"}}  # the compiler may reorder sums; NaN and infinity are kept
-EXACT = {**PLAIN, "fastmath": {"contract"}}  # a product and a sum may be fused, but no operations reordered
+SUMS = {**PLAIN, "fastmath": {"contract", "reassoc", "nsz"}}  # sums may be reordered; NaN and infinity are kept
+EXACT = {**PLAIN, "fastmath": {"contract"}}  # a product and a sum may be rounded together, but nothing is reordered
 
 # The exponential is a Taylor series, because a call to the C library would keep loops from being vectorised.
 TO_BINARY = 1.4426950408889634  # 1 / log 2
 LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 as a sum of two floats
-ROUNDER = 1.5 * 2.0**52  # the low bits of x + ROUNDER hold x rounded to an integer
+ROUNDER = 1.5 * 2.0**52  # the low bits of the float x + ROUNDER hold x rounded to an integer
 TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 
 
@@ -48,16 +48,17 @@ def exp(x):
 
 @njit(**EXACT)
 def exp_below(x):
-    """Log-space kernel: exp(x) for x <= 0, minus infinity included; below -700 the result is 0."""
+    """Log-space kernel: exp(x) for x <= 0, including minus infinity; the result is 0 if x < -700."""
     return 0.0 if x < -700.0 else exp(x)
 
 
 @njit(**EXACT)
-def log_step(vector, matrix, peaks, out):  # vector [width], matrix [width, width], out [width]
+def log_step(vector, matrix, peaks, out):  # `matrix` is square, and `vector` and `out` have one element per row
     """Log-space kernel: one step of a chain recursion, out[j] = log sum_i exp(vector[i] + matrix[i, j]).
 
     `vector` holds a log-weight for each label i, and `matrix` the score of each transition from label i to label j. The
-    inner loops run over the labels j, so that the compiler can vectorise them. `peaks` [width] is work memory."""
+    inner loops run over the labels j, so that the compiler can vectorise them. `peaks` is work memory, one number per
+    label."""
     peaks[:] = -np.inf
     for i in range(len(vector)):
         v, row = vector[i], matrix[i]

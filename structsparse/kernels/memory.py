@@ -7,10 +7,9 @@ from structsparse.kernels.prox import blocks as kernels
 
 
 def walkable(W: Tensor) -> bool:
-    """Kernel memory: whether compiled kernels can work on the memory of the tensor W.
+    """Kernel memory: whether compiled kernels can work directly on the memory of the tensor W.
 
-    W must be a contiguous float32 or float64 tensor on the CPU. Kernels record no gradients, so autograd must not
-    record W."""
+    They can if W is a contiguous float32 or float64 tensor on the CPU, and autograd does not record it."""
     recorded = W.requires_grad and torch.is_grad_enabled()
     return W.device.type == "cpu" and W.is_contiguous() and W.dtype in (torch.float32, torch.float64) and not recorded
 

@@ -7,7 +7,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-LANES = 16  # float32 numbers in a SIMD value
+LANES = 16  # number of float32 numbers in a SIMD value
 _vector = ir.VectorType(ir.FloatType(), LANES)
 _integers = ir.VectorType(ir.IntType(32), LANES)
 
@@ -73,7 +73,9 @@ def spread(typing, number):
 
 
 def _pairwise(formula):
-    """SIMD kernels: make a numba function that combines two sixteen-lane values by a formula in LLVM code."""
+    """SIMD kernels: make a numba function that applies a formula to each pair of lanes of two sixteen-lane values.
+
+    The formula emits LLVM code."""
 
     @intrinsic
     def work(typing, one, other):
@@ -106,7 +108,7 @@ def multiply_add(typing, one, other, sum):
 
 @intrinsic
 def power_of_two(typing, shifted):
-    """SIMD kernel: 2^n in each of sixteen float32 lanes, where the low bits of the lane hold the integer n."""
+    """SIMD kernel: 2^n in each of sixteen float32 lanes, for the integer n in the low bits of the lane of `shifted`."""
 
     def generate(context, builder, signature, arguments):
         """SIMD kernel: emit code that writes n + 127 into the exponent bits of each lane, which gives 2^n."""
@@ -122,7 +124,7 @@ def total(typing, values):
     """SIMD kernel: the horizontal sum of sixteen float32 lanes."""
 
     def generate(context, builder, signature, arguments):
-        """SIMD kernel: emit additions of the sixteen lanes rotated by 8, 4, 2 and 1 lanes."""
+        """SIMD kernel: emit a sum by halves: add the lanes rotated by 8, then by 4, 2 and 1 lanes."""
         sums, kind = arguments[0], ir.IntType(32)
         half = LANES // 2
         while half:

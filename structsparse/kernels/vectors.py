@@ -1,17 +1,13 @@
 """Vector loops of kernels over a slice of an array: sums, products and soft thresholds, generated as LLVM code.
 
-A compiled loop `for i in range(x.size)` processes up to 63 entries at its end one by one. For blocks of a hundred
-entries, these last entries take most of the time. Passing a slice of an array costs as much as a short loop, so the
-functions take the whole array and the bounds. No vector is read under a mask, because the processor does not prefetch
-past masked reads, and reading then takes three times as long. Sums are float64. The order of a sum depends only on the
-number of entries, so the result does not depend on the address of the entries.
+The loops are faster than those of the numba compiler for blocks of about a hundred entries:
 
-For blocks of at most a hundred entries and varying sizes, the processor mispredicts the branches at the ends of loops.
-The mispredictions take half of the remaining time. The functions for few entries therefore process a fixed number of
-vectors (MANY or TWO) at once, including entries of the next blocks. Sums mask out the entries of other blocks. For
-products, the factors of many blocks are first written to an array with one factor per entry. The factors that one block
-writes past its end are overwritten by the next block. A product therefore needs no bounds of blocks. All this is 1.3
-times as fast for blocks of 80 entries.
+- The functions take the whole array and the bounds of a slice, because passing a slice costs as much as a short loop.
+- The end of a slice takes a few vector operations instead of one loop iteration per entry.
+- The functions for few entries have fewer branches, because mispredicted branches would take half of the time. They
+  process a fixed number of vectors at once, even past the end of the slice. Sums leave out the entries past the end.
+
+Sums are float64. The order of a sum depends only on the number of entries.
 """
 
 from __future__ import annotations
@@ -22,13 +18,13 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-LANES = {32: 16, 64: 8}  # number of entries in a vector of 64 bytes, by the bits of an entry
-FEW = 512  # sums of up to this many squares are accurate to 1e-6, even in the precision of float32 entries
-TWO, MANY = 2, 8  # numbers of vectors that functions for few entries process at once, even past the last entry
-AHEAD = 4096  # number of entries by which sums prefetch in advance; the hardware prefetches only within a memory page
-LONG = 512  # from this number of entries on, loops process TOGETHER vectors at a time and align stores to cache lines
-TOGETHER = 4  # vectors processed at a time in long loops
-FUSED = ("contract",)  # LLVM flag: a product and a sum may be fused, with one rounding
+LANES = {32: 16, 64: 8}  # number of entries in a vector of 64 bytes, for entries of 32 and 64 bits
+FEW = 512  # up to this number of squares, even float32 sums have a relative error of at most 1e-6
+TWO, MANY = 2, 8  # number of vectors that the two kinds of functions for few entries process at once
+AHEAD = 4096  # number of entries by which the prefetch of sums runs ahead
+LONG = 512  # from this number of entries on, a slice is processed by the loops for long slices
+TOGETHER = 4  # number of vectors that a loop for long slices processes per iteration
+FUSED = ("contract",)  # LLVM flag: a product and a sum may be rounded together
 
 
 def prefetch(builder, address, writing=0):
@@ -43,8 +39,8 @@ def prefetch(builder, address, writing=0):
 class _Vectors:
     """Vector loops of kernels: code generator for a slice of an array that is processed as vectors.
 
-    `numbers` are the constants of the formula, each as a vector with the constant in all lanes.
-    """
+    Each method emits LLVM code. `numbers` are the constants of a formula, each as a vector with the constant in all
+    lanes."""
 
     def __init__(self, builder, element, data, size, scalars, lanes):
         self.builder, self.element, self.data, self.size = builder, element, data, size
@@ -55,7 +51,7 @@ class _Vectors:
 
     @classmethod
     def of(cls, context, builder, kind, array, start, stop, numbers):
-        """Vector loops: make the code generator for the entries start : stop of a numba array."""
+        """Vector loops: make the code generator for the entries `start` to `stop` (exclusive) of a numba array."""
         data = context.make_array(kind)(context, builder, array).data
         element = context.get_data_type(kind.dtype)
         scalars = cgutils.unpack_tuple(builder, numbers)
@@ -86,7 +82,7 @@ class _Vectors:
         return ir.Constant(vector, [0.0] * self.lanes)
 
     def fetch(self, place):
-        """Vector loops: emit a prefetch of the cache line of an entry, which may lie past the end of the array."""
+        """Vector loops: emit a prefetch of the cache line of an entry; the entry may lie past the end of the array."""
         prefetch(self.builder, self.builder.bitcast(self.address(place), ir.IntType(8).as_pointer()))
 
     def total(self, wide):
@@ -97,7 +93,9 @@ class _Vectors:
         return self.builder.call(function, [ir.Constant(ir.DoubleType(), 0.0), wide], fastmath=("reassoc",))
 
     def only(self, compared, vector, number):
-        """Vector loops: emit a vector with zeros in all lanes whose index is not < (or not >=) `number`."""
+        """Vector loops: emit a vector with all lanes set to zero except those with index < (or >=) `number`.
+
+        `compared` is the comparison, "<" or ">="."""
         short = ir.IntType(32)
         lanes = ir.Constant(ir.VectorType(short, self.lanes), list(range(self.lanes)))
         number = self.spread(self.builder.trunc(number, short))
@@ -108,7 +106,7 @@ class _Vectors:
         return ir.Constant(self.size.type, number)
 
     def take(self, place):
-        """Vector loops: emit a load of the vector at the index in the variable `place`, and advance the index."""
+        """Vector loops: emit a load of the vector at the index in the variable `place`, then advance this index."""
         here = self.builder.load(place)
         self.builder.store(self.builder.add(here, self.index(self.lanes)), place)
         return self.load(here)
@@ -118,21 +116,21 @@ class _Vectors:
         return self.builder.icmp_signed(">=", self.size, self.index(many))
 
     def if_left(self, count):
-        """Vector loops: emit a branch that is taken if a vector of this width is part of `count` remaining entries.
+        """Vector loops: emit a branch that is taken if the binary digit of `count` for this vector width is 1.
 
-        Widths are powers of two. So the branch tests one bit of the binary number `count`.
-        """
+        `count` entries remain at the end of a slice. Vectors of falling widths, which are powers of two, cover them
+        exactly."""
         part = self.builder.and_(count, self.index(self.lanes))
         return self.builder.if_then(self.builder.icmp_signed("!=", part, self.index(0)))
 
     def narrower(self):
-        """Vector loops: yield generators for the same slice with half as many lanes, a quarter, down to one lane."""
+        """Vector loops: yield code generators for the same slice with 1/2, 1/4, ... of the lanes, down to one lane."""
         lanes = self.lanes
         while (lanes := lanes // 2) > 0:
             yield _Vectors(self.builder, self.element, self.data, self.size, self.scalars, lanes)
 
     def to_line(self):
-        """Vector loops: emit the number of entries before the first cache line that begins in the slice."""
+        """Vector loops: emit the number of entries before the first entry that begins a cache line."""
         address = self.builder.ptrtoint(self.data, self.size.type)
         missing = self.builder.and_(self.builder.neg(address), self.index(63))
         return self.builder.udiv(missing, self.index(self.bits // 8))
@@ -141,8 +139,7 @@ class _Vectors:
     def at_least_once(self, place, many):
         """Vector loops: emit a loop around the body of the `with`, once per `many` entries, and at least once.
 
-        The context manager yields the index of the first entry of the iteration.
-        """
+        Yields the index of the first entry of the iteration."""
         builder = self.builder
         body, done = (builder.append_basic_block(name) for name in ("body", "done"))
         builder.branch(body)
@@ -173,11 +170,9 @@ class _Vectors:
 
 
 def _summing(formula):
-    """Vector loops: make a kernel that adds up formula(x) over a slice of an array in float64.
+    """Vector loops: make a kernel that adds up a formula of each entry over a slice of an array, in float64.
 
-    The kernel has the arguments (array, start, stop, numbers), and the sum is of formula(builder, lanes, vector,
-    *numbers). The last vector ends at the last entry and overlaps the vector before; the overlapping lanes are masked
-    out."""
+    The kernel has the arguments (array, start, stop, numbers), where `numbers` are constants of the formula."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
@@ -198,7 +193,7 @@ def _summing(formula):
                     sums = [cgutils.alloca_once_value(builder, vectors.zeros(vectors.wide)) for _ in range(TOGETHER)]
 
                     def add(slot, vector):
-                        """Vector loops: emit slot += formula(vector) for a variable `slot` of partial sums."""
+                        """Vector loops: emit code that adds formula(vector) to the partial sums in variable `slot`."""
                         value = formula(builder, vectors, vector, *vectors.numbers)
                         builder.store(builder.fadd(builder.load(slot), value, flags=FUSED), slot)
 
@@ -225,8 +220,8 @@ def _summing(formula):
 def _summing_few(formula, together):
     """Vector loops: make a summing kernel for few entries, in the precision of the entries.
 
-    The kernel has the arguments of `_summing` and reads `together` vectors at once. Only the first half of these
-    vectors is prefetched, because blocks of varying sizes fill about half of them on average."""
+    The kernel has the arguments (array, start, stop, numbers), where `numbers` are constants of the formula. It reads
+    `together` vectors at once, and prefetches half of them."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
@@ -257,8 +252,8 @@ def _summing_few(formula, together):
 def _filling(together):
     """Vector loops: make a kernel that fills a slice, and some entries after the slice, with one number.
 
-    The kernel has the arguments (array, start, stop, numbers) and stores `together` vectors at once.
-    """
+    The kernel has the arguments (array, start, stop, numbers), where `numbers` holds the number. It writes `together`
+    vectors at once."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
@@ -281,7 +276,7 @@ def _filling(together):
 def _changing_each(formula):
     """Vector loops: make a kernel that replaces each entry x of a slice by a formula of x and a factor per entry.
 
-    The kernel has the arguments (array, start, stop, numbers, factors). The factor is the last argument of the formula;
+    The kernel has the arguments (array, start, stop, numbers, factors), where `numbers` are constants of the formula.
     factors[0] belongs to the entry at `start`."""
 
     @intrinsic
@@ -316,10 +311,10 @@ def _changing_each(formula):
 
 
 def _changing(formula):
-    """Vector loops: make a kernel that replaces each entry x of a slice by formula(builder, lanes, x, *numbers).
+    """Vector loops: make a kernel that replaces each entry x of a slice by a formula of x.
 
-    The kernel has the arguments (array, start, stop, numbers). The last vector ends at the last entry and overlaps the
-    vector before, so the last vector is read before any write."""
+    The kernel has the arguments (array, start, stop, numbers), where `numbers` are constants of the formula. The last
+    vector ends at the last entry and overlaps the vector before. It is therefore read before any write."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
@@ -336,7 +331,7 @@ def _changing(formula):
                 lanes.store(formula(builder, lanes, lanes.take(place), *lanes.numbers), here)
 
             def change_few(count):
-                """Vector loops: emit the replacement of the next `count` entries, fewer than a full vector."""
+                """Vector loops: emit the replacement of the next `count` entries, fewer than a full vector has."""
                 for lanes in vectors.narrower():
                     with lanes.if_left(count):
                         change(lanes)
@@ -401,19 +396,19 @@ def _square(builder, vectors, x):
 
 
 def _few_square(builder, vectors, x):
-    """Vector loops of kernels: emit x^2 in the precision of a vector x."""
+    """Vector loops of kernels: emit x^2 for a vector x, in the precision of x."""
     return builder.fmul(x, x, flags=FUSED)
 
 
 def _times(builder, vectors, x, factor):
-    """Vector loops of kernels: emit x * factor; a factor of zero gives +0.0, for negative and infinite x too."""
+    """Vector loops of kernels: emit x * factor; a factor of zero gives +0.0, even for negative and infinite x."""
     zeros = vectors.zeros(vectors.vector)
     product = builder.fadd(builder.fmul(x, factor, flags=FUSED), zeros, flags=FUSED)
     return builder.select(builder.fcmp_ordered("==", factor, zeros), zeros, product)
 
 
 def _after_soft(formula):
-    """Vector loops of kernels: make the formula that first replaces x by the soft threshold soft(x, cut)."""
+    """Vector loops of kernels: make a formula that soft-thresholds x at `cut`, then applies the given formula."""
 
     def thresholded(builder, vectors, x, cut, *numbers):
         """Vector loops of kernels: emit the formula applied to the soft threshold soft(x, cut)."""

@@ -8,18 +8,19 @@ from torch import Tensor, nn
 class PointwiseLoss(nn.Module):
     """Base class of pointwise losses, for an item with one score f, or with one score f_k for each class k.
 
-    Targets are numbers for regression, y = -1 or 1 for two classes, class codes for more. With more classes, y is 1 for
-    the target class and -1 for each other class, and the loss is the sum over classes (except for Logistic)."""
+    Targets y are numbers for regression, -1 or 1 for two classes, and class indices for more classes. With more
+    classes, the loss is the sum of two-class losses over the classes; only `Logistic` uses cross entropy."""
 
     smooth = True  # whether the gradient is continuous
-    kind: str  # name of the loss, for solvers that compute it from the data themselves
+    kind: str  # name of the loss, for solvers with an implementation of their own
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
-        """Pointwise loss: the loss of each item, from scores [items] or [items, classes], and targets: [items]."""
+        """Pointwise loss of each item [items], from scores ([items] or [items, classes]) and targets [items]."""
         if scores.dim() == 1:
             return self.of(scores, targets)
         codes = torch.arange(scores.shape[1], device=scores.device)
-        signs = (targets[:, None] == codes).to(scores.dtype).mul(2).sub(1)  # [items, classes]
+        # signs [items, classes]: 1 for the target class, -1 for all other classes
+        signs = (targets[:, None] == codes).to(scores.dtype).mul(2).sub(1)
         return self.of(scores, signs).sum(dim=1)
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ class PointwiseLoss(nn.Module):
 
 
 class Logistic(PointwiseLoss):
-    """Pointwise logistic loss: log(1 + exp(-y f)); with more than two classes log sum_k exp(f_k) - f_target."""
+    """Pointwise logistic loss of score f and target y: log(1 + exp(-y f)); cross entropy with more than two classes."""
 
     kind = "logistic"
 
@@ -37,12 +38,12 @@ class Logistic(PointwiseLoss):
         return -F.logsigmoid(y * scores)
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
-        """Pointwise logistic loss of each item: [items]; this is cross entropy for more than two classes."""
+        """Pointwise logistic loss [items] of each item, which is cross entropy with more than two classes."""
         return self.of(scores, targets) if scores.dim() == 1 else F.cross_entropy(scores, targets, reduction="none")
 
 
 class Squared(PointwiseLoss):
-    """Pointwise squared loss: (f - y)^2 / 2."""
+    """Pointwise squared loss of score f and target y: (f - y)^2 / 2."""
 
     kind = "squared"
 
@@ -52,7 +53,7 @@ class Squared(PointwiseLoss):
 
 
 class SquaredHinge(PointwiseLoss):
-    """Pointwise squared hinge loss: max(0, 1 - y f)^2."""
+    """Pointwise squared hinge loss of score f and target y: max(0, 1 - y f)^2."""
 
     kind = "squared_hinge"
 

@@ -1,4 +1,4 @@
-"""Softmax loss of log-linear language models: -log of a softmax over all words after every context."""
+"""Softmax loss of log-linear language models: the sum of -log p(word | context) over the words of a text."""
 
 from torch import Tensor, nn
 
@@ -17,6 +17,9 @@ class SoftmaxLM(nn.Module):
     def forward(self, increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:  # scalar
         """Softmax loss of the target words of a text under a language model, as a scalar.
 
-        `increments` are the score increments of all entries of the context tree. node_ends [nodes] and entry_ends
-        [entries] count the targets by deepest known context and by deepest entry."""
+        In the tree of contexts, a node is a context, and an entry is a pair of a context and a next word.
+
+        * increments [entries]: score increments of all entries
+        * node_ends [nodes]: number of targets whose longest known context is the node
+        * entry_ends [entries]: number of targets whose deepest entry in the tree is the entry"""
         return self.structure.surprise(increments, node_ends, entry_ends)

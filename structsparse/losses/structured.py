@@ -6,10 +6,10 @@ from structsparse.structures.base import Structure
 
 
 class StructuredLoss(nn.Module):
-    """Base class of structured losses: a loss over a structure gives one number of at least 0 for each item."""
+    """Base class of structured losses, which give a nonnegative number for each item, such as a sentence."""
 
     smooth: bool  # whether the gradient is continuous, so that a gradient of zero certifies a minimum
-    cost = 0.0  # added to the score of every part that is not in the gold structure
+    cost = 0.0  # number added to the score of each part (such as a label) that is not in the gold structure
 
     def __init__(self, structure: Structure):
         super().__init__()
@@ -55,7 +55,7 @@ class Perceptron(StructuredLoss):
 def _margin(structure: Structure, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
     """Structured loss: the score of the best structure minus the score of the gold structure, of each item.
 
-    Costs do not change the score of the gold structure, so both scores may include costs."""
+    `scores` may include costs of wrong parts, which do not change the score of the gold structure."""
     rival = structure.best(scores, lengths)
     return _not_negative(structure.score(scores, rival, lengths) - structure.score(scores, gold, lengths))
 

@@ -1,10 +1,11 @@
 """Attaching penalties to a torch network: penalties for the parameters, and the prox after each optimizer step.
 
+With Lightning:
+
     penalties = attach("group_lasso", model, groups="module_rows", parameters="*linear1.weight", strength=1e-3)
     trainer = lightning.Trainer(callbacks=[ProximalStep(penalties)])
 
-In a plain training loop, call `handle = proximal(optimizer, model, penalties)` once before the loop.
-"""
+In a plain training loop, call `handle = proximal(optimizer, model, penalties)` once before the loop."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from structsparse.groups.modules import BY_MODULE
 from structsparse.penalties import Penalty
 from structsparse.solvers.base import solver_of
 
-_HANDLES: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()  # by optimizer: the hook of `proximal`
+_HANDLES: WeakKeyDictionary[Optimizer, RemovableHandle] = WeakKeyDictionary()  # optimizer -> hook set by `proximal`
 
 
 def attach(
@@ -39,15 +40,14 @@ def attach(
 ) -> dict[str, Penalty]:
     """Make the penalties to attach to the chosen parameters of a network: {parameter name: penalty}.
 
-    The callback ProximalStep and the function `proximal` take the result. `penalty` is a class, or the name of a class
-    in small letters ("l1", "group_lasso"); `options` are the arguments of the class (strength, mix, ...). `parameters`
-    has patterns of parameter names. `groups` is one of
+    Pass the result to the callback ProximalStep or to the function `proximal`. `penalty` is a class, or the name of a
+    class in small letters ("l1", "group_lasso"). `options` are the arguments of the class (strength, mix, ...).
+    `parameters` has patterns of parameter names. `groups` is one of:
 
-        a name in BY_MODULE ("module_rows", ...): each unit of a layer is a group, with weights by the rule `weights`
-        {parameter name: groups}
-        a function (shape, layout, parameter=name) -> groups
-        None, for a penalty on entries.
-    """
+    * a name in BY_MODULE ("module_rows", ...): each unit of a layer is a group, with weights by the rule `weights`
+    * {parameter name: groups}
+    * a function (shape, layout, parameter=name) -> groups
+    * None, for a penalty on single weights"""
     make = _class_of(penalty) if isinstance(penalty, str) else penalty
     _check_options(make, {**({} if groups is None else {"groups": groups}), **options})
     if isinstance(groups, str):
@@ -70,7 +70,7 @@ def attach(
 def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Parameter]:
     """The network parameters to attach penalties to: all parameters whose names match a pattern.
 
-    A pattern that matches no parameter is refused."""
+    A pattern that matches no parameter is an error."""
     named = dict(model.named_parameters())
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     for pattern in patterns:
@@ -82,10 +82,8 @@ def chosen(model: nn.Module, patterns: str | Sequence[str]) -> dict[str, nn.Para
 def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Penalty]) -> RemovableHandle:
     """Attach penalties to a torch optimizer: a hook applies the prox of each penalty after every step.
 
-    The function is for training loops without Lightning. The prox uses the effective step of the optimizer. Call
-    `.remove()` on the result to remove the hook. Do not clip gradients: clipping shortens the gradient, but not the
-    threshold of the prox.
-    """
+    The prox uses the effective step size of the optimizer. Call `.remove()` on the result to remove the hook. Do not
+    clip gradients, because the prox threshold is not clipped with them."""
     named = dict(model.named_parameters())
     unknown = [name for name in penalties if name not in named]
     if unknown:
@@ -116,7 +114,7 @@ def _prox_after_step(optimizer: Optimizer, penalties: Mapping[torch.Tensor, Pena
     solver = solver_of(optimizer)
 
     def apply(*_) -> None:
-        """Apply the prox of each attached penalty with the current effective step of the optimizer."""
+        """Apply the prox of each attached penalty with the current effective step size of the optimizer."""
         for penalty, place, parameter in targets:
             step = solver.effective_step(optimizer.param_groups[place], parameter)
             penalty.prox_(parameter.detach(), step)

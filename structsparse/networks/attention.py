@@ -14,13 +14,11 @@ from structsparse.base.errors import UserError
 class SlimAttention(nn.Module):
     """Multi-head attention with only the living heads of an nn.MultiheadAttention; same inputs and outputs.
 
-    heads * head_dim may be less than embed_dim. `living` has the indices of the living heads among the `full` heads of
-    the original attention. A mask with one slice per original head, [batch * full, targets, sources], is cut down to
-    the living heads. The returned attention weights are the weights of the living heads, or the average over the living
-    heads.
-    """
+    `living` has the indices of the living heads among the `full` heads of the original attention. heads * head_dim may
+    be less than embed_dim. An attention mask may have a slice for each original head; only the slices of living heads
+    are used. The returned attention weights are those of the living heads, or their average."""
 
-    # nn.TransformerEncoderLayer reads these attributes. With these values the layer calls `forward`, not a fast path.
+    # nn.TransformerEncoderLayer reads these attributes; with these values it calls `forward` instead of its fast path
     in_proj_weight = None
     in_proj_bias = None
     _qkv_same_embed_dim = False
@@ -114,7 +112,7 @@ class SlimAttention(nn.Module):
         mask = None
         if attn_mask is not None:
             mask = _added(attn_mask, query)
-            if mask.dim() == 3:  # one mask for each original head
+            if mask.dim() == 3:  # a mask for each original head
                 mask = mask.view(query.shape[0], self.full, *mask.shape[1:])[:, self.living]
         if key_padding_mask is not None:
             padding = _added(key_padding_mask if batched else key_padding_mask.unsqueeze(0), query)[:, None, None]
@@ -132,9 +130,11 @@ def _added(mask: Tensor, like: Tensor) -> Tensor:
 def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
     """The weights and biases of an attention, split by head.
 
-    Returns query, key and value weights [heads, head_dim, inputs], query, key and value biases [heads, head_dim] or
-    None, and output weights [embed_dim, heads, head_dim].
-    """
+    Returns:
+
+    * the weights of query, key and value, each [heads, head_dim, inputs]
+    * the biases of query, key and value, each [heads, head_dim] or None
+    * the output weights [embed_dim, heads, head_dim]"""
     if isinstance(attention, SlimAttention):
         parts = attention.query, attention.key, attention.value
         weights, biases = [part.weight for part in parts], [part.bias for part in parts]
@@ -150,7 +150,7 @@ def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], T
 
 
 def dead_heads(attention: nn.Module) -> Tensor:
-    """Which heads of an attention are dead, with zero value weights or zero output weights: bool [heads]."""
+    """Which heads of an attention are dead: their value weights or their output weights are all zero; bool [heads]."""
     (_, _, value), _, output = _by_head(attention)
     return (value == 0).flatten(1).all(1) | (output == 0).all(2).all(0)
 
@@ -159,9 +159,8 @@ def dead_heads(attention: nn.Module) -> Tensor:
 def without_heads(m: nn.Module, dead: Tensor) -> SlimAttention:
     """A copy of an attention without the dead heads.
 
-    The attention weights of a head sum to one. So a dead head without value weights has the constant output W @ b, with
-    the value bias b and the output weights W of the head. The constant is added to the output bias.
-    """
+    A head with zero value weights outputs a constant, which results from the value bias. The constants of all removed
+    heads are added to the output bias of the copy."""
     weights, biases, output = _by_head(m)
     living = (~dead).nonzero()[:, 0]
     bias, out_bias = biases[0] is not None, m.out_proj.bias is not None

@@ -1,13 +1,11 @@
 """Network surgery: removal of dead units (neurons, filters, embedding columns, attention heads) with equal outputs.
 
-A unit is dead if all weights into the unit are zero, or if all weights that read the unit are zero. In the first case
-the unit outputs a constant, which is added to the bias of the next layer. If dropout lies between two layers, the mean
-of the constant under dropout is added. The outputs of the network before and after surgery are equal up to
-rounding; with dropout, this holds in evaluation mode.
+A unit is dead if its incoming weights or its outgoing weights are all zero. A unit without incoming weights outputs a
+constant, which is added to the bias of the next layer. In evaluation mode, the outputs of the network stay equal up to
+rounding.
 
     slim, report = remove_dead(model)        # `slim` is a copy: to train it, make a new optimizer
-    save(folder, slim, report); slim = load(folder, Network())
-"""
+    save(folder, slim, report); slim = load(folder, Network())"""
 
 from __future__ import annotations
 
@@ -46,15 +44,14 @@ class Layer:
     units_after: int
     parameters_before: int
     parameters_after: int
-    kept: str = ""  # the number of dead units that could not be removed, and the reason
+    kept: str = ""  # number of dead units that could not be removed, and the reason
 
 
 @dataclass
 class Report:
     """Surgery report on a network, layer by layer, after the removal of dead units.
 
-    `shapes` has the shapes of the layers, which `rebuild` needs.
-    """
+    `shapes` has the parameter shapes of each layer, for `rebuild`."""
 
     layers: list[Layer]
     parameters_before: int
@@ -80,19 +77,16 @@ class Report:
 def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Report]:
     """Network surgery: a copy of the model without dead units, and a report on each layer.
 
-    Layers are found by tracing the forward functions (`networks.wiring`). nn.MultiheadAttention and the layers of
-    nn.TransformerEncoder and Decoder are handled specially. A dead unit that cannot be removed safely stays, and the
-    report says why; if `strict`, such a unit is an error.
+    A dead unit that cannot be removed safely stays, and the report says why. If `strict`, such a unit is an error. The
+    remaining units keep their order. An attention returns only the attention weights of living heads.
 
-    Living units, inputs and outputs of the model keep their order. An attention returns only the attention weights of
-    living heads. If a forward function cannot be traced, only the children of the module are traced. In that case
-    compare the outputs of both models with `difference`.
-    """
+    Layers are found by tracing the forward functions (`networks.wiring`). If a forward function cannot be traced, only
+    the children of the module are traced. In that case, compare the outputs of both models with `difference`."""
     slim = _copy(model)
     before = {name: (_units(m), _numbers(m)) for name, m in _layers(slim)}
     kept = _slim_attentions(slim)
     wires = links(slim)
-    while sum(_slim_link(slim, link, kept) for link in wires):  # removed units may make other units dead
+    while sum(_slim_link(slim, link, kept) for link in wires):  # repeat: removed units may make others dead
         pass
     for link in wires:
         if link.problem and (dead := int(_constants(slim.get_submodule(link.producer))[0].sum())):
@@ -117,7 +111,7 @@ def _copy(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def difference(model: nn.Module, slim: nn.Module, *inputs, **options) -> float:
-    """Largest absolute difference of a network's outputs before and after surgery, in evaluation mode."""
+    """Largest absolute difference between a network's outputs before and after surgery, in evaluation mode."""
     largest, modes = 0.0, [(m, m.training) for one in (model, slim) for m in one.modules()]
     try:
         outputs = [_tensors(one.eval()(*inputs, **options)) for one in (model, slim)]
@@ -135,7 +129,7 @@ def difference(model: nn.Module, slim: nn.Module, *inputs, **options) -> float:
 
 
 def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
-    """Network surgery: remove the dead units of a producer layer; returns whether there were any."""
+    """Network surgery: remove the dead units of a producer layer; returns whether any unit was removed."""
     if link.problem:
         return False
     producer, consumer = model.get_submodule(link.producer), model.get_submodule(link.consumer)
@@ -163,7 +157,7 @@ def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
 def _constants(producer: nn.Module) -> tuple[Tensor, Tensor]:
     """Network surgery: which units of a layer have only zero weights, and the constant that such a unit outputs.
 
-    Returns bool [units] and the bias of each unit [units]."""
+    The constant is the bias of the unit, or zero. Both results have the shape [units]."""
     weight = producer.weight.T if isinstance(producer, nn.Embedding) else producer.weight.flatten(1)
     bias = None if isinstance(producer, nn.Embedding) else producer.bias
     return (weight == 0).all(1), weight.new_zeros(len(weight)) if bias is None else bias.detach().clone()
@@ -179,7 +173,7 @@ def _read_by(consumer: nn.Module, units: int) -> Tensor:
 
 
 def _not_foldable(link: Link, consumer: nn.Module) -> bool:
-    """Network surgery: whether zero padding forbids to move a constant unit into the bias of the consumer.
+    """Network surgery: whether zero padding prevents adding a constant unit to the bias of the consumer.
 
     Near the border, a convolution or pool mixes the constant with zeros."""
     return any(part.borders for part in link.between) or (isinstance(consumer, CONVOLUTIONS) and _pads_zeros(consumer))
@@ -195,7 +189,7 @@ def _pads_zeros(convolution: nn.Module) -> bool:
 
 
 def _fold(consumer: nn.Module, value: Tensor) -> None:
-    """Network surgery: add the contribution of constant units, value [units], to the bias of the consumer layer."""
+    """Network surgery: add the contribution of constant units (`value` [units]) to the bias of the consumer layer."""
     if not (value != 0).any():
         return
     weight = consumer.weight.transpose(0, 1).double()  # [inputs, outputs, *kernel]
@@ -271,7 +265,7 @@ def _slim_attentions(model: nn.Module) -> dict[str, str]:
 
 
 def _refuse_nested(model: nn.Module) -> None:
-    """Network surgery: disable nested tensors in encoders with a SlimAttention, which needs padded tensors."""
+    """Network surgery: disable nested tensors in encoders that contain a SlimAttention, which takes padded tensors."""
     for m in model.modules():
         if isinstance(m, nn.TransformerEncoder) and any(isinstance(part, SlimAttention) for part in m.modules()):
             m.enable_nested_tensor = m.use_nested_tensor = False
@@ -294,7 +288,7 @@ def _shapes(layer: nn.Module) -> dict[str, list[int]]:
 
 @torch.no_grad()
 def rebuild(model: nn.Module, found: Mapping[str, Mapping]) -> nn.Module:
-    """Repeat network surgery without weights: give the layers of a full network, in place, the shapes from `shapes`.
+    """Repeat network surgery on a full network, in place and without weights: `found` has the new shapes of the layers.
 
     The weights must be loaded afterwards."""
     for name, sizes in found.items():
@@ -358,7 +352,7 @@ def _units(layer: nn.Module) -> int:
 
 
 def _numbers(module: nn.Module) -> int:
-    """Surgery report: the number of parameter entries of a module."""
+    """Surgery report: the number of scalar parameters of a module."""
     return sum(p.numel() for p in module.parameters())
 
 

@@ -1,9 +1,8 @@
 """Wiring of a network: which layer reads the units of which other layer, and the operations between both layers.
 
-The forward functions are traced by torch.fx four times: in training and evaluation mode, with optional arguments given
-and left out. A link between two layers counts only if all four graphs agree. If a forward function cannot be
-traced, the children of the module are traced instead.
-"""
+The forward functions are traced by torch.fx four times: in training and in evaluation mode, each with and without
+optional arguments. A link between two layers counts only if all four graphs agree. If a forward function cannot be
+traced, the children of the module are traced instead."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ ENTRYWISE_MODULES = (
     nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Tanhshrink, nn.Softshrink,
     nn.Hardshrink, nn.Threshold,
 )  # fmt: skip
-# modules that change nothing, or nothing in the mean (dropout)
+# modules whose output equals the input; for dropout, only in the mean
 NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 ENTRYWISE_NAMES = (
     "relu relu6 leaky_relu elu selu celu gelu silu mish tanh sigmoid softplus softsign logsigmoid hardtanh hardswish "
@@ -51,7 +50,7 @@ class Between(NamedTuple):
 
     what: str  # name and arguments of the operation, for comparisons and messages
     apply: Callable[[Tensor], Tensor] | None = None
-    flattens: bool = False  # whether the operation flattens positions, so that a unit has several entries
+    flattens: bool = False  # whether the operation is a flatten, after which a unit takes several entries
     pools: bool = False  # whether the operation pools neighbouring positions
     borders: bool = False  # whether zero padding makes a nonzero constant vary near the border
 
@@ -79,8 +78,7 @@ class Link(NamedTuple):
 def links(model: nn.Module) -> list[Link]:
     """Wiring of a network: each layer whose units might be removed, with the layer that reads the units.
 
-    The links have the order of the modules.
-    """
+    The links are in the order of `named_modules`."""
     found: dict[str, Link] = {}
     _collect(model, "", found)
     for name, layer in model.named_modules():
@@ -178,7 +176,7 @@ class _Tracer(fx.Tracer):
 
 
 def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
-    """Wiring: collect the links inside a module, by tracing the module or else its children."""
+    """Wiring: collect the links inside a module, by tracing the module; if this fails, by tracing its children."""
     if type(model) in (*ENCODERS, *LAYERS, nn.MultiheadAttention, SlimAttention):
         return
     graphs = _graphs(model)
@@ -216,7 +214,7 @@ def _graphs(model: nn.Module) -> list[fx.Graph] | None:
 
 
 def _follow(model: nn.Module, graph: fx.Graph):
-    """Wiring: the links of a traced graph, from each layer called once to the layer that reads its output."""
+    """Wiring: a link from each layer of a traced graph to the layer that reads its output, or why there is none."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     read = [node.target.rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     for node in graph.nodes:
@@ -304,7 +302,7 @@ def _module_between(name: str, m: nn.Module) -> Between | None:
 
 
 def _each(value) -> tuple:
-    """Wiring: the padding of a pool as a tuple, which torch stores as a number or a tuple."""
+    """Wiring: the padding of a pool as a tuple; torch stores a number or a tuple."""
     return value if isinstance(value, tuple) else (value,)
 
 

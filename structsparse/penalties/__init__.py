@@ -1,7 +1,7 @@
 """Sparsity-inducing penalties (regularizers) on the weights of a parameter.
 
 Each penalty class computes the value of the penalty and its proximal operator (prox). A penalty does not see the data
-and adds nothing to a gradient: training applies `prox_` after the optimizer's step."""
+and does not change the gradient of the loss. Training applies `prox_` after each step of the optimizer."""
 
 from structsparse.penalties.base import Penalty
 from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroupLasso

@@ -1,7 +1,10 @@
 """`Penalty`, the interface of all sparsity-inducing penalties, and functions that several penalties share.
 
-A penalty defines a value, a proximal operator (prox), an optimality gap and a critical strength. A penalty does not see
-the data and adds nothing to a gradient: training applies `prox_` after the optimizer's step."""
+A penalty class defines:
+- `value`: the value of the penalty.
+- `prox_`: the proximal operator (prox), applied after each step of the optimizer.
+- `gap`: the optimality gap, zero at an optimum.
+- `critical`: the smallest strength at which all penalised weights are zero."""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from structsparse.prox import Choose, Steps
 
 
 class Dual(NamedTuple):
-    """Penalty base class: what a penalty contributes to a point of the dual problem.
+    """Penalty base class: what the penalty contributes to the dual objective of a duality gap.
 
-    `share` is the share of a gradient that the penalty can balance, from 0 to 1. `conjugate` is the penalty's convex
-    conjugate at minus this share of the gradient."""
+    `share` is a factor from 0 to 1. The gradient of the loss, multiplied by `share`, is feasible in the dual problem.
+    `conjugate` is the convex conjugate of the penalty at -share * gradient."""
 
     share: float
     conjugate: float
@@ -32,47 +35,47 @@ class Dual(NamedTuple):
 class Separable(NamedTuple):
     """Penalty base class: a penalty as an absolute value plus a parabola for each entry.
 
-    The penalty of weights W is sum_i cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2. `pull` and `centre` broadcast to W.
-    """
+    The penalty of weights W is sum_i (cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2). `pull` and `centre` broadcast to
+    W."""
 
-    cut: float  # coefficient of the absolute values
-    pull: Tensor  # coefficients pull_i of the parabolas
-    centre: Tensor  # minima centre_i of the parabolas
+    cut: float  # coefficient of the absolute value of each weight
+    pull: Tensor  # for each weight, the second derivative of its parabola
+    centre: Tensor  # for each weight, the point where its parabola is zero
 
 
 class RowParts(NamedTuple):
     """Penalty base class: a penalty of a table as group norms, l1 norm and weighted squares.
 
-    The penalty of a table W is sum_g reach_g ||W_g|| + cut * |W|_1 + 1/2 sum_j squares_j ||W_j||^2. Here W_g is a group
-    g of rows, and W_j is row j."""
+    The penalty of a table W is sum_g reach_g ||W_g|| + cut * |W|_1 + 1/2 sum_j squares_j ||W_j||^2. W_g are the rows of
+    group g, W_j is row j, and |W|_1 is the sum of all absolute entries."""
 
-    cut: float  # coefficient of the l1 norm
-    squares: Tensor  # float64 [rows], the coefficients squares_j
+    cut: float  # coefficient of the l1 norm of the table
+    squares: Tensor  # float64 [rows]: for each row, the coefficient of half its squared norm
     cover: Cover | None  # the groups of rows; None: no groups
-    reach: Tensor  # float64 [groups], the coefficients reach_g
+    reach: Tensor  # float64 [groups]: for each group of rows, the coefficient of its norm
 
 
 class Penalty(nn.Module, ABC):
     """Base class of all penalties: strength * Omega(W), a function of the weights W of one parameter.
 
     A new penalty class defines `value`, `prox_`, `gap` and `critical`. In `takes` it lists the group classes that it
-    accepts. `groups` is None if Omega is a sum over entries. All other members have defaults that are correct for any
-    penalty: None where nothing can be proved, an error where nothing is known.
+    accepts. `groups` is None if the penalty has no groups. All other members have safe defaults: they return None or
+    raise an error where nothing is known.
 
-    `strength` is a float64 scalar tensor that is saved with the module; assign a number to set it."""
+    `strength` is a float64 scalar tensor that is saved with the module. To change it, assign a number."""
 
-    # classes of groups that the penalty accepts: Partition, Forest, Cover; None: no groups
+    # classes of groups that the penalty accepts (Partition, Forest, Cover); None: no groups are needed
     takes: ClassVar[tuple[type | None, ...]] = (None,)
-    convex = True  # whether Omega is a convex function
+    convex = True  # whether the penalty is a convex function of the weights
     is_null = False  # whether the penalty is zero everywhere, so that no prox is needed
     discrete = False  # whether each weight must be one of a few allowed values
-    binds_all = False  # whether one penalty may apply to all parameters of a model
-    reweightable = False  # whether `Reweighting` may change the factor of each group norm, according to `sizes`
-    shared = False  # whether all `families` of groups share one budget of nonzero groups
-    learn = False  # whether training updates the allowed values of a discrete penalty, see `discrete.learn`
-    ridge = 0.0  # coefficient of an additional term ridge / 2 * ||W||^2, see `Ridged`
-    iterated = False  # whether the prox for a step per entry is an iteration, which stops at `accuracy`
-    accuracy = 0.0  # relative error of the penalty's value at which an iterative prox stops; 0: rounding error
+    binds_all = False  # whether one regularization term with this penalty may cover all parameters of a model
+    reweightable = False  # whether the class `Reweighting` may change the factor of each group norm between rounds
+    shared = False  # whether all families of disjoint groups share one limit on the number of nonzero groups
+    learn = False  # whether training updates the allowed values of the weights, see `discrete.learn`
+    ridge = 0.0  # coefficient of an added term ridge / 2 * (sum of squared weights), see the class `Ridged`
+    iterated = False  # whether the prox is iterative if each entry has its own step size
+    accuracy = 0.0  # an iterative prox stops at this relative error of the penalty's value; 0: at rounding error
 
     def __init__(self, strength: float, groups: Partition | Forest | Cover | None = None):
         super().__init__()
@@ -94,7 +97,7 @@ class Penalty(nn.Module, ABC):
 
     @abstractmethod
     def value(self, W: Tensor) -> Tensor:
-        """Penalty base class: the value of the penalty, strength * Omega(W), a scalar."""
+        """Penalty base class: the value of the penalty at the weights W, a scalar tensor that includes the strength."""
 
     @abstractmethod
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
@@ -107,8 +110,8 @@ class Penalty(nn.Module, ABC):
         """Penalty base class: the optimality gap of the weights W, which is zero if W is optimal.
 
         The gap is the distance of -grad from the subdifferential of the penalty at W, where `grad` is the gradient of
-        the loss. The result has one number per group, or one per row of W if there are no groups. Entries that lie in
-        no group are not included."""
+        the loss. The result has one number per group, or one per row of W if there are no groups. If there are groups,
+        entries outside all groups are not included."""
 
     @abstractmethod
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
@@ -149,16 +152,16 @@ class Penalty(nn.Module, ABC):
 
     @property
     def families(self) -> list[int]:
-        """Penalty base class: the number of groups in each family of disjoint groups, for a budget of groups.
+        """Penalty base class: the number of groups in each family of disjoint groups, as a list.
 
-        An empty list means that no budget is possible."""
+        An empty list means that the number of nonzero groups cannot be limited."""
         return []
 
     def cut_(self, W: Tensor, steps: Steps, choose: Choose) -> None:
-        """Penalty base class: the prox, in place, with strengths that the callback `choose` picks for a budget.
+        """Penalty base class: the prox, in place, for a limit on the number of nonzero groups.
 
-        choose(k, critical strengths of the groups in family k) returns the strength for family k, and the groups that
-        must become zero."""
+        For each family k of disjoint groups, the callback choose(k, critical strengths of the groups) returns the
+        strength to use and a mask of the groups that must become zero."""
         raise NotImplementedError(f"{type(self).__name__} has no families of disjoint groups")
 
     # --- methods for the constraint W >= 0
@@ -166,8 +169,8 @@ class Penalty(nn.Module, ABC):
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Penalty base class: the prox of the penalty under the constraint that all weights are nonnegative.
 
-        The default is the prox of the positive part of W. It is correct if the value never falls as an entry moves away
-        from zero."""
+        By default this is the prox of the positive part of W. The default is correct if the value never falls as an
+        entry moves away from zero."""
         return self.prox_(positive_(W), steps)
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -186,8 +189,8 @@ class Penalty(nn.Module, ABC):
     def held(self, W: Tensor) -> Tensor | None:
         """Penalty base class: mask of the penalised entries, bool with the shape of W; None if unknown.
 
-        An entry is penalised if the prox with a long step makes it zero. This is unknown if the strength is zero, no
-        strength is critical, or the penalty is not convex."""
+        An entry is penalised if the prox with a long step makes it zero. The result is None if the strength is zero,
+        the penalty has no critical strength, or the penalty is not convex."""
         strength, ones = float(self.strength), torch.ones_like(W, dtype=torch.float64)
         critical = self.critical(-ones) if self.convex and strength > 0 else None
         return None if critical is None else self.prox_(ones, 1e6 * (1.0 + float(critical)) / strength) == 0
@@ -196,7 +199,8 @@ class Penalty(nn.Module, ABC):
     def conjugate(self, gradient: Tensor) -> Dual | None:
         """Penalty base class: the dual of the penalty at a gradient of the loss, see `Dual`; None if unknown.
 
-        A norm balances the gradients that lie in its dual ball. The convex conjugate of the norm is zero there."""
+        The default is correct for norms: it scales the gradient into the dual ball, where the convex conjugate is zero.
+        """
         return self._scaled_dual(self.critical(gradient))
 
     @torch.no_grad()
@@ -205,7 +209,7 @@ class Penalty(nn.Module, ABC):
         return self._scaled_dual(self.nonnegative_critical(gradient))
 
     def _scaled_dual(self, critical: Tensor | None) -> Dual | None:
-        """Penalty base class: the dual of a norm at a gradient, from the critical strength of this gradient.
+        """Penalty base class: the `Dual` of a norm at a gradient, from the critical strength for this gradient.
 
         The result is None if there is no critical strength."""
         if critical is None:
@@ -215,7 +219,7 @@ class Penalty(nn.Module, ABC):
     def takes_metric(self, W: Tensor, curvature: Tensor) -> bool:
         """Penalty base class: whether the prox can be computed in a diagonal metric, with a step per entry.
 
-        A test call with steps of 1 / `curvature` decides: penalties without such a prox raise UserError."""
+        The method tries a prox with steps of 1 / `curvature`. The answer is no if this raises UserError."""
         try:
             self.prox_(torch.zeros_like(W), curvature.reciprocal())
         except UserError:
@@ -228,7 +232,7 @@ class Penalty(nn.Module, ABC):
     def by_entry(self) -> bool:
         """Penalty base class: whether the penalty is a sum of the same function of each entry.
 
-        Rows of zeros may then be removed from the table without a change of the penalty."""
+        If so, removing rows of zeros from a table does not change the penalty."""
         return False
 
     def cut_and_ridge(self) -> tuple[float, float] | None:
@@ -266,9 +270,9 @@ class Penalty(nn.Module, ABC):
         An example is the frequency of each word. By default nothing is read."""
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Penalty base class: let each entry count as a chain of equal weights, merged by collapsing.
+        """Penalty base class: let each entry stand for several equal weights, which model.collapse has merged.
 
-        `lengths` is the number of merged weights per entry. Penalties that cannot count the merged weights raise
+        `lengths` holds the number of merged weights per entry. Penalties that cannot count merged weights raise
         UserError."""
         raise UserError(
             f"{type(self).__name__} does not count the weights that a collapsed one stands for; "
@@ -279,15 +283,13 @@ class Penalty(nn.Module, ABC):
     def at_start(cls, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
         """Penalty base class: prepare the penalties of one regularization term at the start of training.
 
-        `penalties` and `weights` map the names of the parameters to penalties and to weights. By default nothing
-        happens."""
+        `penalties` and `weights` are indexed by the name of the parameter. By default nothing happens."""
 
     @classmethod
     def at_end(cls, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
         """Penalty base class: complete the penalties of one regularization term at the end of training.
 
-        `penalties` and `weights` map the names of the parameters to penalties and to weights. By default nothing
-        happens."""
+        `penalties` and `weights` are indexed by the name of the parameter. By default nothing happens."""
 
     def extra_repr(self) -> str:
         """Penalty base class: the text that describes the strength when the penalty module is printed."""
@@ -306,7 +308,7 @@ def past_signs(grad: Tensor, W: Tensor, cut: Tensor) -> Tensor:
 def residual(prox_: Callable[[Tensor, Steps], Tensor], W: Tensor, grad: Tensor) -> Tensor:
     """Shared by all penalties: the proximal gradient residual W - prox(W - grad), with a step of 1.
 
-    `grad` is the gradient of the loss at the weights W. The residual is zero exactly where W is stationary."""
+    `grad` is the gradient of the loss at the weights W. The residual is zero exactly if W is stationary."""
     return W - prox_(W - grad, 1.0)
 
 
@@ -322,7 +324,7 @@ def row_norms(X: Tensor) -> Tensor:
 
 
 def checked(value: float, what: str, most: float = math.inf) -> float:
-    """Shared by all penalties: check that an option is a finite number from 0 to `most`; returns a float.
+    """Shared by all penalties: check that an option is a finite number from 0 to the maximum `most`; returns a float.
 
     `what` names the option in the error message."""
     expected = "a finite number of at least 0" if most == math.inf else f"a number from 0 to {most:g}"
@@ -336,9 +338,7 @@ def checked(value: float, what: str, most: float = math.inf) -> float:
 
 
 def checked_partition(groups: Partition, name: str) -> Partition:
-    """Shared by all penalties: check that groups are a Partition (disjoint groups); returns the groups.
-
-    `name` is the name of the penalty in the error message."""
+    """Shared by all penalties: check that groups are a Partition (disjoint groups); returns the groups."""
     if not isinstance(groups, Partition):
         raise UserError(
             f"{name} takes disjoint groups (a Partition), got a {type(groups).__name__}; "
@@ -348,9 +348,7 @@ def checked_partition(groups: Partition, name: str) -> Partition:
 
 
 def checked_positive(value: float, what: str) -> float:
-    """Shared by all penalties: check that an option is a finite number above 0; returns a float.
-
-    `what` names the option in the error message."""
+    """Shared by all penalties: check that an option is a finite number above 0; returns a float."""
     number = checked(value, what)
     if number == 0:
         raise UserError(f"{what} is {value}, expected a finite number above 0")
@@ -360,7 +358,7 @@ def checked_positive(value: float, what: str) -> float:
 def checked_entry_weights(weights: Tensor | None, what: str) -> Tensor | None:
     """Shared by all penalties: check that the penalty weights of entries are finite and at least 0.
 
-    Returns the weights in float64. `what` names the weights in the error message."""
+    Returns the weights in float64."""
     if weights is None:
         return None
     weights = torch.as_tensor(weights, dtype=torch.float64).detach().clone()

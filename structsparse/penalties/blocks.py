@@ -13,20 +13,20 @@ from structsparse.kernels.memory import power_sum
 from structsparse.penalties.base import Penalty, checked, checked_partition, past_signs, residual
 from structsparse.prox import Steps
 
-ROUNDS = 100  # Newton iterations for a critical strength, at most; usually fewer than twelve are needed
+ROUNDS = 100  # maximum number of Newton iterations for a critical strength; usually fewer than 12 are needed
 
 
 class Blocks(Penalty):
     """Base of group lasso penalties over disjoint groups (blocks) of weights.
 
     The value is strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|). W_g are the weights of group g,
-    and weight_g is the factor of the group. The last sum runs over the entries of the groups. The size is a norm of
-    W_g, so all weights of a group become zero together."""
+    weight_g is its factor, size is a norm, and i runs over all entries in groups. All weights of a group become zero
+    together."""
 
     groups: Partition
     takes = (Partition,)
     reweightable = True
-    dual: int  # order of the dual norm of the group size: 1 for maximum norms, 2 for Euclidean norms
+    dual: int  # the norm that is dual to the group norm: 1 (l1) for maximum norms, 2 for Euclidean norms
 
     def __init__(self, groups: Partition, strength: float, mix: float):
         super().__init__(strength, checked_partition(groups, type(self).__name__))
@@ -52,16 +52,15 @@ class Blocks(Penalty):
     def entering(self, grad_at_zero: Tensor) -> Tensor:
         """Critical strength of each disjoint group alone in a group lasso penalty: float64 [groups].
 
-        The critical strength of group g is the root in s of
+        The critical strength of group g is the number s that solves
 
             dual(soft(grad_g, s * mix)) = s * (1 - mix) * weight_g.
 
-        Here grad_g is the gradient of the loss in the group, soft(., cut) is the soft threshold, and dual is the dual
-        norm of the size. Left minus right side is convex and decreasing in s. So Newton's method from zero never passes
-        the root."""
+        grad_g is the gradient of the loss in the group, weight_g is the factor of the group, and soft(., cut) is the
+        soft threshold. dual is the dual norm of the group norm. Newton's method starts at s = 0."""
         weight = (1 - self.mix) * self.groups.weight
         entering = torch.zeros_like(weight)
-        for _ in range(ROUNDS if self.mix > 0 else 1):  # with mix = 0 the equation is linear: one step
+        for _ in range(ROUNDS if self.mix > 0 else 1):  # with mix = 0 one iteration solves the linear equation
             duals, falls = self._duals(grad_at_zero, self.mix * entering)
             slope = weight + self.mix * falls
             moves = torch.where((duals > 0) & (slope > 0), (duals - entering * weight) / slope, 0.0)
@@ -72,16 +71,14 @@ class Blocks(Penalty):
 
     @property
     def families(self) -> list[int]:
-        """Number of groups in the only family of a group lasso penalty over disjoint groups, as a list.
-
-        All groups have the same strength."""
+        """Number of groups in the only family of a group lasso penalty over disjoint groups, as a list of length 1."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
         """Prox of a group lasso penalty over disjoint groups at a strength that the callback `choose` picks, in place.
 
-        choose(0, critical strengths of the groups) returns the strength, and the groups that must become exactly zero
-        despite rounding."""
+        choose(0, critical strengths of the groups) returns the strength and a mask of groups. The masked groups become
+        exactly zero. 0 is the index of the only family."""
         strength, dead = choose(0, self.entering(torch.where(W == 0, 0.0, W / steps)))
         if strength > 0:
             self.strength = strength
@@ -89,10 +86,10 @@ class Blocks(Penalty):
             W.masked_fill_(self.groups.expand(dead, fill=False), 0.0)
 
     def _duals(self, W: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
-        """Dual norm of soft(W_g, cut_g) for each disjoint group g of a group lasso penalty: float64 [groups].
+        """Dual norms of the soft-thresholded disjoint groups of a group lasso penalty, and their rates of decrease.
 
-        Also returns how much the dual norm falls per unit of the cut: float64 [groups]. soft(., cut) is the soft
-        threshold."""
+        Both are float64 [groups]. Each group has its own threshold `cuts`. The rate is minus the derivative of the dual
+        norm with respect to the threshold."""
         sums = self.groups.sums_past(W, cuts)
         if self.dual == 1:
             return sums[1], sums[0]
@@ -102,8 +99,8 @@ class Blocks(Penalty):
     def survivors(self, W: Tensor) -> Tensor:
         """Mask of the entries that a group lasso penalty selects: those of nonzero disjoint groups.
 
-        If entries are penalised too (mix > 0), only nonzero entries of the groups are selected. Entries that lie in no
-        group are always selected."""
+        If single entries are penalised too (mix > 0), zero entries of the groups are not selected. Entries that lie in
+        no group are always selected."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         if self.mix == 0:
             return alive
@@ -117,8 +114,8 @@ class Blocks(Penalty):
 class SparseGroupLasso(Blocks):
     """Sparse group lasso penalty over disjoint groups of weights.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
-    weight_g is the factor of the group. The last sum runs over the entries of the groups."""
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
+    weight_g is its factor, and i runs over all entries in groups."""
 
     dual = 2
 
@@ -129,7 +126,7 @@ class SparseGroupLasso(Blocks):
     def survivors(self, W: Tensor) -> Tensor:
         """Mask of the entries that the sparse group lasso penalty selects: those of nonzero disjoint groups.
 
-        If mix is above 0, only nonzero entries of the groups are selected, unless `whole` is set."""
+        If mix is above 0, zero entries of the groups are not selected, unless `whole` is set."""
         return self.groups.expand(self.groups.alive(W), fill=True).expand_as(W) if self.whole else super().survivors(W)
 
     def sizes(self, W: Tensor) -> Tensor:
@@ -161,7 +158,7 @@ class SparseGroupLasso(Blocks):
 class GroupLasso(SparseGroupLasso):
     """Group lasso penalty over disjoint groups: strength * sum_g weight_g ||W_g||.
 
-    W_g are the weights of group g, and weight_g is the factor of the group."""
+    W_g are the weights of group g, and weight_g is its factor."""
 
     def __init__(self, groups: Partition, strength: float):
         super().__init__(groups, strength, mix=0.0)
@@ -171,10 +168,10 @@ class GroupLassoMax(Blocks):
     """Group lasso penalty over disjoint groups with the maximum norm (l1/l-infinity).
 
     The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the weights of group g,
-    and weight_g is the factor of the group. The last sum runs over the entries of the groups.
+    weight_g is its factor, and i runs over all entries in groups.
 
-    The largest entries of a nonzero group become equal in size. `gap` is the norm in each group of the proximal
-    gradient residual, because the distance to the subdifferential jumps where two entries become equal."""
+    The largest entries of a nonzero group become equal in size. `gap` is the norm of the proximal gradient residual in
+    each group."""
 
     dual = 1
 
@@ -188,8 +185,7 @@ class GroupLassoMax(Blocks):
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Prox of the group lasso penalty with the maximum norm: soft thresholding, then clipping of disjoint groups.
 
-        Clipping keeps the sign of each entry or makes it zero, so the composition is exact, also with a step per entry.
-        """
+        The composition is exact, even with a step per entry."""
         if self.mix > 0:
             prox.soft_threshold_(W, self.strength * self.mix, self._grouped_steps(W, steps))
         return prox.group_clip_(W, self.groups, self.strength * (1 - self.mix), steps)
@@ -203,7 +199,7 @@ class GroupLassoMax(Blocks):
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _grouped_steps(self, W: Tensor, steps: Steps) -> Steps:
-        """Steps for the prox of a penalty over disjoint groups, zero for the entries that lie in no group."""
+        """Steps for the prox of a penalty over disjoint groups, set to zero at the entries that lie in no group."""
         if not self.groups.free:
             return steps
         return (W.new_zeros(self.groups.ids.shape) + steps).masked_fill(self.groups.ids < 0, 0.0)

@@ -1,4 +1,4 @@
-"""Discrete penalties: weights with few distinct values, and ADMM copies of weights that bear such a penalty."""
+"""Discrete penalties (few distinct weight values), and an ADMM penalty that pulls weights to a discrete copy."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KMEANS, TEMPLATE = "kmeans", "template"
 class Discrete(Penalty):
     """Discrete penalty: each weight must be one of a few allowed values, zero included.
 
-    The value is strength * sum |W_i| if all weights W_i are allowed values, else infinity.
-
-    The option `values` gives the allowed values. "template": +-(eta kappa^x + delta), x = 0, ..., levels - 1 (Suzuki
-    and Nagata, 2013). "kmeans": for each sign, `levels` cluster centres of the initial weights. A list: the listed
-    values, and their negatives too if no listed value is negative.
+    The value is strength * sum |W_i| if all weights W_i are allowed values, else infinity. The option `values` gives
+    the allowed values:
+    - "template": 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1 (Suzuki and Nagata, 2013).
+    - "kmeans": for each sign, `levels` cluster centres of the initial weights.
+    - A list: the listed values, and their negatives too if no listed value is negative.
 
     With `learn` training updates the values, see the function `learn`. The defaults are those of the paper: kappa is 4,
     or 2 from five levels on; delta is half of eta."""
@@ -61,22 +61,20 @@ class Discrete(Penalty):
     def value(self, W: Tensor) -> Tensor:
         """Value of the discrete penalty: strength * sum |W_i| if all weights have allowed values, else infinity."""
         if len(self.values) == 0 and not W.any():
-            return W.new_zeros((), dtype=torch.float64)  # zero is always allowed, also before k-means
+            return W.new_zeros((), dtype=torch.float64)  # zero is allowed even before k-means has found the values
         allowed = (levels.nearest_(W.detach().clone(), self._known()) == W).all()
         return torch.where(allowed, self.strength * power_sum(W, 1), math.inf)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Prox of the discrete penalty, in place: soft thresholding, then rounding to the nearest allowed value.
 
-        This is exact, as the objective of an entry is a parabola on either side of zero, and zero is allowed."""
+        The composition is exact because zero is an allowed value."""
         known = self._known()
         return levels.nearest_(prox.soft_threshold_(W, self.strength, steps), known)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """Norm of the proximal gradient residual of the discrete penalty in each row of W.
-
-        A discrete penalty has no subdifferential, so this norm replaces the distance from the subdifferential."""
+        """Norm of the proximal gradient residual of the discrete penalty in each row of W."""
         return row_norms(residual(self.prox_, W, grad))
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
@@ -94,7 +92,7 @@ class Discrete(Penalty):
             return
         living = torch.cat([weights[name].detach()[weights[name] != 0].flatten() for name in waiting])
         if len(living) == 0:
-            next(iter(waiting.values()))._known()  # raises the error that k-means has no nonzero weights
+            next(iter(waiting.values()))._known()  # raises UserError: k-means has no nonzero weights
         for name, penalty in waiting.items():
             penalty.settle(levels.centres(living, penalty.levels).to(weights[name].device))
 
@@ -139,9 +137,8 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
 def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
     """Update the learnt values of discrete penalties, one set for all parameters, in an outer iteration of ADMM.
 
-    Each value moves to the minimum of the augmented Lagrangian for the current assignment of entries to values. This
-    minimum is the mean of W + A, weighted by the pull, over the entries that are nearest to the value. W are the
-    weights and A the scaled dual variables, see `Copied`."""
+    Each allowed value moves to the weighted mean of W + A over the entries that are nearest to the value. W are the
+    weights and A the scaled dual variables of ADMM. The mean is weighted with `pull`, see `Copied`."""
     learning = {name: copy for name, copy in copies.items() if copy.penalty.learn}
     if learning:
         points = [weights[name] + copy.dual for name, copy in learning.items()]
@@ -154,14 +151,13 @@ def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
 class Moved(NamedTuple):
     """Changes of discrete weights in one outer iteration of ADMM.
 
-    W are the weights, and U are the copies of the weights, see `Copied`. The tensors are float64 scalars on the device
-    of the weights."""
+    ADMM keeps a copy of the weights, see `Copied`. The tensors are float64 scalars on the device of the weights."""
 
     entries: int  # number of weights
-    apart: Tensor  # ||W - U||^2, squared distance of weights and copies
-    change: Tensor  # ||U - previous U||^2
-    flips: Tensor  # number of entries of U that the iteration has changed
-    living: Tensor  # number of nonzero entries of U
+    apart: Tensor  # squared distance between the weights and their copy
+    change: Tensor  # squared norm of the change of the copy in this iteration
+    flips: Tensor  # number of entries of the copy that changed in this iteration
+    living: Tensor  # number of nonzero entries of the copy
 
 
 class Copied(Penalty):
@@ -169,15 +165,14 @@ class Copied(Penalty):
 
     The value is lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2, where A are scaled dual variables.
 
-    ADMM (alternating direction method of multipliers) minimises loss(W) + lasso * sum |W_i| + penalty(U) such that W =
-    U. A solver trains W under the ADMM penalty. Then `outer_update` computes
+    ADMM (alternating direction method of multipliers) minimises loss(W) + lasso * sum |W_i| + penalty(U) under the
+    constraint W = U. A solver trains W with the ADMM penalty. Then `outer_update` computes
 
         U <- prox of the inner penalty at W + A, with steps 1 / pull,
         A <- A + rate * (W - U),
         pull <- growth * pull, A <- A / growth.
 
-    `pull` broadcasts to the entries. An entry of W that is kept at zero has a zero copy if the prox of the inner
-    penalty maps zero to zero."""
+    `pull` broadcasts to the entries of W."""
 
     def __init__(
         self, penalty: Penalty, W: Tensor, pull: Tensor, lasso: float = 0.0, rate: float = 1.0, growth: float = 1.0
@@ -188,7 +183,7 @@ class Copied(Penalty):
         self.register_buffer("pull", pull.to(W))
         self.register_buffer("copy", start)
         self.register_buffer("dual", torch.zeros_like(start))
-        self.register_buffer("centre", start.clone())  # the point towards which W is pulled: copy - dual
+        self.register_buffer("centre", start.clone())  # the point towards which the weights are pulled: copy - dual
 
     @property
     def lasso(self) -> float:
@@ -207,8 +202,8 @@ class Copied(Penalty):
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """ADMM penalty for discrete weights: the prox, in place.
 
-        The prox of the quadratic pull is a weighted mean of W and the centre (copy minus dual). Soft thresholding
-        follows."""
+        First, a weighted mean of W and the centre replaces W. Then soft thresholding follows. The centre is the copy of
+        the weights minus the scaled dual variables."""
         steps = torch.as_tensor(steps, dtype=W.dtype, device=W.device)
         share = 1 / (1 + steps * self.pull)  # weight of W in the mean of W and the centre
         W.mul_(share).add_((1 - share) * self.centre)
@@ -235,7 +230,7 @@ class Copied(Penalty):
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Moved:
-        """ADMM penalty for discrete weights: an outer iteration, which updates copies, dual variables and pull.
+        """ADMM penalty for discrete weights: an outer iteration, which updates copy, dual variables and pull.
 
         `W` holds the current weights. Returns the sizes of the changes."""
         before = self.copy.clone()

@@ -15,7 +15,7 @@ from structsparse.penalties.overlaps import _checked_cover, climb
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
 
-FREQUENCIES = ("documents", "counts")  # word frequencies: number of training documents, number of tokens
+FREQUENCIES = ("documents", "counts")  # number of training documents that contain a word; number of its tokens
 
 
 class StructuredElasticNet(Penalty):
@@ -25,14 +25,12 @@ class StructuredElasticNet(Penalty):
 
         strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i frequency_i W_i^2).
 
-    W_g are the weights of group g, and weight_g is the factor of the group. The groups may overlap; the other sums run
-    over all entries. W is [rows] or [rows, classes], and a group of rows contains the entries of all classes.
+    W_g are the weights of group g, and weight_g is its factor. The groups may overlap; the other sums run over all
+    entries. W is [rows] or [rows, classes], and a group of rows contains the entries of all classes.
 
-    `frequency` [rows] weights the squares of each row, by default 1. The names `documents` and `counts` select a
-    frequency from the layout of words, which `fit` reads. With group=0 the groups are counted but not penalised.
-
-    `prox_` is exact: the squares divide W and shorten the steps, then the soft threshold follows, then the prox of the
-    groups up to `tolerance`, as in OverlappingGroupLasso."""
+    `frequency` is a tensor [rows] with the factor of the squares of each row, by default 1. It may also be the name
+    "documents" or "counts". Then `fit` reads the frequency of each word from the layout of the table. With group=0 the
+    groups are reported but not penalised. `prox_` is exact up to `tolerance`, as in OverlappingGroupLasso."""
 
     groups: Cover | None
     takes = (None, Cover, Partition)
@@ -94,8 +92,8 @@ class StructuredElasticNet(Penalty):
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """Structured elastic net penalty: norm of the smallest subgradient in each overlapping group.
 
-        Without groups, the result has one norm per row. Rows that lie in no group are not included. `rest` computes the
-        subgradient."""
+        `rest` computes the subgradient. Rows that lie in no group are not included. If the penalty has no groups, the
+        result has one norm per row."""
         rest = self.rest(W, grad)
         return row_norms(rest) if self.groups is None else self.groups.norms(rest)
 
@@ -103,9 +101,9 @@ class StructuredElasticNet(Penalty):
     def rest(self, W: Tensor, grad: Tensor) -> Tensor:
         """Structured elastic net penalty: smallest subgradient of loss plus penalty, zero where W is optimal.
 
-        `grad` is the gradient of the loss at W. The norms of nonzero groups and the squares have gradients, which are
-        added. Zero entries and zero groups can balance part of the sum. By Moreau's decomposition, the remainder is a
-        prox of the sum."""
+        `grad` is the gradient of the loss at W. First, the gradients of the squares and of the norms of nonzero groups
+        are added. Then the penalties of zero entries and zero groups balance part of this sum. The remainder is a prox
+        of the sum (Moreau's decomposition)."""
         rest = grad.clone()
         if self.squares > 0:
             weights = self._frequency(W)
@@ -123,9 +121,9 @@ class StructuredElasticNet(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Structured elastic net penalty: critical strength, the dual norm of the gradient; None without norms.
+        """Structured elastic net penalty: critical strength, the dual norm of the gradient of the loss at W = 0.
 
-        `grad_at_zero` is the gradient of the loss at W = 0. If only squares are penalised, no strength is critical."""
+        The result is None if only squares are penalised."""
         if self.lasso == 0 and self.group == 0:
             return None
         size = grad_at_zero.abs().double()
@@ -163,20 +161,18 @@ class StructuredElasticNet(Penalty):
         return StructuredElasticNet(float(self.strength), self.groups, *parts)
 
     def _norm(self, V: Tensor) -> Tensor:
-        """Structured elastic net penalty: the overlapping group norms plus l1 norm of V, without the squares.
-
-        The strength multiplies this norm."""
+        """Structured elastic net penalty: overlapping group norms plus l1 norm of V, without squares and strength."""
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
-        """Structured elastic net penalty: the prox without squares of a nonnegative vector, at the given strength.
+        """Structured elastic net penalty without squares: the prox of the nonnegative vector `size`, with steps of 1.
 
-        `size` is the vector, and the steps are 1."""
+        `strength` replaces the strength of the penalty."""
         V = (size - strength * self.lasso).clamp(min=0)
         return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
-        """Structured elastic net penalty: mask of the atoms that lie in a group with a positive weight."""
+        """Structured elastic net penalty: mask of the atoms (disjoint parts of groups) with a positive group weight."""
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:
@@ -193,9 +189,9 @@ class StructuredElasticNet(Penalty):
         return torch.as_tensor(steps, dtype=torch.float64) / shrink
 
     def _frequency(self, W: Tensor) -> Tensor | None:
-        """Structured elastic net penalty: the frequency of each row, shaped to broadcast against W; None: all 1.
+        """Structured elastic net penalty: the frequency of each row, shaped to broadcast against W.
 
-        Raises UserError if the frequencies do not fit the rows of W."""
+        The result is None if all frequencies are 1. Raises UserError if the frequencies do not fit the rows of W."""
         if self.frequency is None:
             if self.source is not None:
                 raise UserError(f"{type(self).__name__} has frequency={self.source} but was not fitted to a layout")

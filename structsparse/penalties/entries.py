@@ -54,10 +54,10 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Elastic net penalty on entries: critical strength, the largest weighted gradient / mix; None without l1.
+        """Elastic net penalty on entries: critical strength; None if only squares are penalised (mix = 0).
 
-        `grad_at_zero` is the gradient of the loss at W = 0. The absolute gradient of each entry is divided by the
-        weight of the entry."""
+        It is the maximum of |gradient| / (mix * penalty weight) over all entries. `grad_at_zero` is the gradient of the
+        loss at W = 0."""
         if self.mix == 0:
             return None
         size = grad_at_zero.abs()
@@ -69,11 +69,11 @@ class ElasticNet(Penalty):
 
     @property
     def selects_nothing(self) -> bool:
-        """Elastic net penalty on entries: whether the l1 part is missing (mix = 0), so that no entry becomes zero."""
+        """Elastic net penalty on entries: whether mix is 0, so that there is no l1 part and no entry becomes zero."""
         return self.mix == 0
 
     def gradient(self, W: Tensor) -> Tensor:
-        """Elastic net penalty on entries: the gradient of the squares (mix = 0) with respect to W."""
+        """Elastic net penalty on entries: the gradient with respect to W, for mix = 0 (squares only)."""
         weights = 1.0 if self.weights is None else self.weights
         return (self.strength * weights * W).to(W)
 
@@ -85,9 +85,7 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def conjugate(self, gradient: Tensor) -> Dual | None:
-        """Elastic net penalty on entries: the dual at a gradient of the loss.
-
-        The squares can balance any gradient. Without squares (mix = 1) the penalty is a norm."""
+        """Elastic net penalty on entries: the dual at a gradient of the loss, see `base.Dual`; None if unknown."""
         return self._conjugate(gradient.abs()) if self.mix < 1 else super().conjugate(gradient)
 
     @torch.no_grad()
@@ -96,10 +94,9 @@ class ElasticNet(Penalty):
         return self._conjugate(-gradient) if self.mix < 1 else super().nonnegative_conjugate(gradient)
 
     def _conjugate(self, size: Tensor) -> Dual | None:
-        """Elastic net penalty on entries with squares: the dual at a gradient of the loss.
+        """Elastic net penalty on entries with squares: the dual at a gradient of the loss; None for strength 0.
 
-        `size` is the force of the gradient on each entry: the absolute gradient, or minus the gradient under the
-        constraint W >= 0."""
+        `size` is the absolute gradient of each entry. Under the constraint W >= 0 it is minus the gradient."""
         if not float(self.strength) > 0:
             return None
         weights = 1.0 if self.weights is None else self.weights.double().clamp(min=torch.finfo(torch.float64).tiny)
@@ -119,9 +116,9 @@ class ElasticNet(Penalty):
         return strength * self.mix, strength * (1 - self.mix)
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Elastic net penalty on entries: count each entry as `lengths` equal weights, merged by collapsing.
+        """Elastic net penalty on entries: multiply the penalty weight of each entry by `lengths`.
 
-        This multiplies the penalty weight of each entry."""
+        Each entry stands for `lengths` equal weights, which model.collapse has merged."""
         self.weights = lengths if self.weights is None else self.weights * lengths
 
     def _power_sum(self, W: Tensor, power: int) -> Tensor:
@@ -146,7 +143,7 @@ class L1(ElasticNet):
 
 
 class SquaredL2(ElasticNet):
-    """Squared l2 penalty (ridge) on entries: strength / 2 * sum weights_i W_i^2, with weights of 1 by default.
+    """Squared l2 penalty (ridge) on entries: strength / 2 * sum weights_i W_i^2, with penalty weights of 1 by default.
 
     No strength makes an entry zero, so there is no critical strength."""
 
@@ -166,7 +163,7 @@ class NoPenalty(SquaredL2):
 
     def value(self, W: Tensor) -> Tensor:
         """Value of no penalty on the entries: zero, as a differentiable scalar."""
-        return W.flatten()[:0].double().sum()  # the sum of no entries, which autograd can differentiate
+        return W.flatten()[:0].double().sum()  # an empty sum, so that autograd can differentiate the result
 
     def for_chains(self, lengths: Tensor) -> None:
         """No penalty on the entries: do nothing, as merged weights need not be counted."""

@@ -1,6 +1,6 @@
 """Tree-structured group lasso penalty over the subtrees of a forest.
 
-If the weights of a subtree are zero, the weights of all subtrees below it are zero too."""
+If the weights of a subtree are zero, the weights of all subtrees inside it are zero too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from structsparse.penalties.base import Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
 from structsparse.prox.forest import shrink_subtrees_
 
-ROUNDS = 200  # Newton iterations for a critical strength, at most; usually far fewer are needed
+ROUNDS = 200  # maximum number of Newton iterations for a critical strength; usually far fewer are needed
 
 
 class _ForestPenalty(Penalty):
@@ -29,7 +29,7 @@ class _ForestPenalty(Penalty):
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         if not isinstance(groups, Forest):
-            # the message calls every subclass of Partition a Partition
+            # in the message, subclasses of Partition are called Partition
             kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__
             raise UserError(
                 f"{type(self).__name__} is a sum over a Forest, got a {kind}; "
@@ -65,16 +65,17 @@ class _ForestPenalty(Penalty):
         return critical_by_newton(self._omega, lambda V, strength: self._prox_(V, strength, 1.0), pull)
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Forest penalty: accept collapsed chains of equal weights if single entries are not penalised (mix = 0).
+        """Forest penalty: accept entries that stand for several equal weights, merged by model.collapse.
 
-        The nodes of the forest have counts of the merged weights, but the l1 norm of the entries has no such counts."""
+        The forest counts the merged weights of each node. If single entries are penalised (mix > 0), UserError is
+        raised."""
         if self.mix > 0:
             super().for_chains(lengths)
 
     def survivors(self, W: Tensor) -> Tensor:
         """Forest penalty: mask of the entries that lie in nonzero subtrees or in no subtree.
 
-        If the penalty also selects single entries, zero entries of subtrees are excluded."""
+        If the penalty makes single entries zero too, zero entries of subtrees are excluded."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
 
@@ -83,7 +84,7 @@ class _ForestPenalty(Penalty):
         return self.mix > 0
 
     def _omega(self, W: Tensor) -> Tensor:
-        """Forest penalty: the norm of W that the strength multiplies, a sum over subtrees plus an l1 norm."""
+        """Forest penalty: the value at W without the strength: a sum of norms of subtrees plus an l1 norm."""
         omega = (1 - self.mix) * (self.groups.weight * self._measures(W)).sum()
         if self.mix > 0:
             grouped = torch.where(self.groups.ids >= 0, W, 0.0) if self.groups.free else W
@@ -94,9 +95,9 @@ class _ForestPenalty(Penalty):
 class TreeGroupLasso(_ForestPenalty):
     """Forest penalty: tree-structured group lasso with the Euclidean norm of each subtree.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of subtree g of
-    a forest, and weight_g is the factor of the subtree. The last sum runs over the entries of the subtrees. Each entry
-    may have its own step; if steps differ within a tree, Newton's method computes the prox."""
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of subtree g,
+    weight_g is its factor, and i runs over all entries in subtrees. Each entry may have its own step size. If step
+    sizes differ within a tree, Newton's method computes the prox."""
 
     iterated = True
 
@@ -121,9 +122,9 @@ class TreeGroupLasso(_ForestPenalty):
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """Forest penalty: the norm of the smallest subgradient of loss plus penalty over each subtree.
 
-        `grad` is the gradient of the loss at W. The norms of nonzero subtrees have gradients, which are added. Zero
-        subtrees can balance part of the sum. By Moreau's decomposition, the remainder is the prox of the zero subtrees'
-        part of the penalty."""
+        `grad` is the gradient of the loss at W. First, the gradients of the norms of nonzero subtrees are added. Then
+        the penalties of zero subtrees balance part of this sum. The remainder is a prox of the sum (Moreau's
+        decomposition)."""
         norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
         pull = self.groups.add_down(torch.where(norms > 0, reach / norms, 0.0))
         rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
@@ -137,9 +138,8 @@ class TreeGroupLasso(_ForestPenalty):
 class TreeGroupLassoMax(_ForestPenalty):
     """Forest penalty: tree-structured group lasso with the maximum norm of each subtree.
 
-    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the weights of subtree g
-    of a forest, and weight_g is the factor of the subtree. The last sum runs over the entries of the subtrees. Each
-    entry may have its own step."""
+    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the weights of subtree g,
+    weight_g is its factor, and i runs over all entries in subtrees. Each entry may have its own step size."""
 
     def _measures(self, W: Tensor) -> Tensor:
         """Forest penalty: the maximum norm of the weights W over each subtree: float64 [nodes]."""
@@ -161,7 +161,7 @@ class TreeGroupLassoMax(_ForestPenalty):
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _selects_entries(self) -> bool:
-        """Forest penalty with maximum norms: True, as the prox also makes single entries zero."""
+        """Forest penalty with maximum norms: whether single entries of a nonzero subtree may become zero (always)."""
         return True
 
 
@@ -170,9 +170,8 @@ def critical_by_newton(
 ) -> Tensor:
     """Forest penalty: the critical strength of a norm omega by Newton's method.
 
-    This is the smallest strength at which the prox of strength * omega, with steps of 1, maps `pull` to zero. At a
-    strength s the prox V of `pull` is `pull` minus its projection on the dual ball of radius s. ||V|| is convex in s
-    with slope -omega(V) / ||V||. So Newton's method from zero never passes the root."""
+    This is the smallest strength at which the prox of strength * omega, with steps of 1, maps the tensor `pull` to
+    zero. prox_(V, strength) computes this prox of V. The iterates rise from zero and never pass the result."""
     critical = torch.zeros((), dtype=torch.float64, device=pull.device)
     for _ in range(ROUNDS):
         V = prox_(pull.clone(), critical)

@@ -1,9 +1,9 @@
 """Nonconvex penalties, which shrink large weights little or not at all.
 
 The penalties are log-sum, minimax concave (MCP), l0 and the reweighted group lasso. The result of training depends on
-the starting point. Each prox is the global minimum of its objective. For penalties of group norms, the prox takes one
-step for all entries of a group. `Reweighting` instead trains in rounds with a weighted group lasso, which allows a step
-per entry."""
+the starting point. Each prox is the global minimum of its objective. With groups, the prox of log-sum and MCP needs one
+step size for all entries. `Reweighting` instead trains in rounds with a weighted group lasso, which allows a step per
+entry."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from structsparse.prox import Steps
 from structsparse.prox.nonconvex import Movement, drop_groups_, firm, hard, log_sum, move_entries_, move_groups_
 from structsparse.prox.steps import refuse_entry_steps
 
-FOREVER = 1e30  # factor of zero groups that keeps zero groups zero; finite, so that 0 * FOREVER is 0
+FOREVER = 1e30  # group factor that keeps a zero group at zero; finite, so that 0 * FOREVER is 0
 
 
 class Radial(Penalty):
     """Base of nonconvex penalties: a concave function h of each group norm or of each absolute entry.
 
     The value is strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, with h(0) = 0. W_g are
-    the weights of group g, and weight_g is the factor of the group."""
+    the weights of group g, and weight_g is its factor."""
 
     convex = False
     takes = (None, Partition)
@@ -38,20 +38,20 @@ class Radial(Penalty):
 
     @abstractmethod
     def height(self, size: Tensor) -> Tensor:
-        """Nonconvex penalty: the concave function h at nonnegative sizes, elementwise."""
+        """Nonconvex penalty: the concave function h at sizes (group norms or absolute entries), elementwise."""
 
     @abstractmethod
     def slope(self, size: Tensor) -> Tensor:
-        """Nonconvex penalty: the derivative of the concave function h at nonnegative sizes, elementwise.
+        """Nonconvex penalty: the derivative of the concave function h at group norms or absolute entries, elementwise.
 
         At zero it is the derivative from the right."""
 
     @abstractmethod
     def movement(self) -> Movement:
-        """Nonconvex penalty: how far the prox moves a size towards zero, as a `Movement`."""
+        """Nonconvex penalty: how far the prox moves a group norm or absolute entry towards zero, as a `Movement`."""
 
     def value(self, W: Tensor) -> Tensor:
-        """Nonconvex penalty: the value, strength times the sum of h over group norms or absolute entries."""
+        """Nonconvex penalty: the value, strength * sum of a concave function of group norms or absolute entries."""
         if self.groups is None:
             return self.strength * self.height(W.abs()).sum(dtype=torch.float64)
         return self.strength * (self.groups.weight * self.height(self.groups.norms(W))).sum()
@@ -82,7 +82,7 @@ class Radial(Penalty):
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """Nonconvex penalty: the smallest strength at which zero is a local optimum.
 
-        It equals the critical strength of the lasso or group lasso, as the derivative of h at zero is 1."""
+        It equals the critical strength of the lasso or group lasso with the same group factors."""
         if self.groups is None:
             size = grad_at_zero.abs().double().flatten()
         else:
@@ -107,24 +107,23 @@ class Radial(Penalty):
 class LogSum(Radial):
     """Nonconvex log-sum penalty: strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon).
 
-    W_g are the weights of group g, and weight_g is the factor of the group. Without groups the sum runs over single
-    entries. The slope at zero is that of the group lasso or lasso. For large epsilon the penalty tends to the group
-    lasso or lasso."""
+    W_g are the weights of group g, and weight_g is its factor. Without groups the sum runs over single entries. For
+    large epsilon the penalty tends to the group lasso or lasso."""
 
     def __init__(self, strength: float, epsilon: float, groups: Partition | None = None):
         super().__init__(strength, groups)
         self.epsilon = checked_positive(epsilon, f"the epsilon of {type(self).__name__}")
 
     def height(self, size: Tensor) -> Tensor:
-        """Nonconvex log-sum penalty: the function h(t) = epsilon log(1 + t / epsilon) of a size t."""
+        """Nonconvex log-sum penalty: the function epsilon log(1 + t / epsilon) of a group norm or absolute entry t."""
         return self.epsilon * torch.log1p(size / self.epsilon)
 
     def slope(self, size: Tensor) -> Tensor:
-        """Nonconvex log-sum penalty: the derivative h'(t) = epsilon / (epsilon + t) at a size t."""
+        """Nonconvex log-sum penalty: the derivative epsilon / (epsilon + t) at a group norm or absolute entry t."""
         return self.epsilon / (self.epsilon + size)
 
     def movement(self) -> Movement:
-        """Nonconvex log-sum penalty: how far the prox moves a size towards zero."""
+        """Nonconvex log-sum penalty: how far the prox moves a group norm or absolute entry towards zero."""
         return log_sum(self.epsilon)
 
 
@@ -132,24 +131,24 @@ class GroupMCP(Radial):
     """Nonconvex minimax concave penalty (MCP): strength * sum_g weight_g h(||W_g||).
 
     Here h(t) = t - t^2 / (2 reach) for t up to `reach`, and reach / 2 beyond. W_g are the weights of group g, and
-    weight_g is the factor of the group. Norms above `reach` are not shrunk at all. Without groups the sum runs over
-    single entries."""
+    weight_g is its factor. Norms above `reach` are not shrunk at all. Without groups the sum runs over single entries.
+    """
 
     def __init__(self, strength: float, reach: float, groups: Partition | None = None):
         super().__init__(strength, groups)
         self.reach = checked_positive(reach, f"the reach of {type(self).__name__}")
 
     def height(self, size: Tensor) -> Tensor:
-        """Nonconvex MCP penalty: the function h(t) = t - t^2 / (2 reach) of a size t, constant beyond `reach`."""
+        """Nonconvex MCP penalty: the function t - t^2 / (2 reach) of a norm or absolute entry t up to `reach`."""
         near = size.clamp(max=self.reach)
         return near * (1 - near / (2 * self.reach))
 
     def slope(self, size: Tensor) -> Tensor:
-        """Nonconvex MCP penalty: the derivative h'(t) = 1 - t / reach at a size t, zero beyond `reach`."""
+        """Nonconvex MCP penalty: the derivative 1 - t / reach at a group norm or entry t, zero beyond `reach`."""
         return (1 - size / self.reach).clamp(min=0)
 
     def movement(self) -> Movement:
-        """Nonconvex MCP penalty: how far the prox, a firm threshold, moves a size towards zero."""
+        """Nonconvex MCP penalty: how far the prox (firm threshold) moves a norm or absolute entry towards zero."""
         return firm(self.reach)
 
 
@@ -163,15 +162,15 @@ class L0(Radial):
         super().__init__(strength, groups)
 
     def height(self, size: Tensor) -> Tensor:
-        """Nonconvex l0 penalty: the function h of a size, 1 above zero and 0 at zero."""
+        """Nonconvex l0 penalty: 1 for a nonzero group norm or absolute entry, 0 for zero."""
         return (size > 0) + 0 * size  # the second term gives autograd a gradient (zero)
 
     def slope(self, size: Tensor) -> Tensor:
-        """Nonconvex l0 penalty: the derivative of h, zero everywhere."""
+        """Nonconvex l0 penalty: the derivative of the penalty at a group norm or absolute entry, zero everywhere."""
         return torch.zeros_like(size)
 
     def movement(self) -> Movement:
-        """Nonconvex l0 penalty: how far the prox, a hard threshold, moves an entry towards zero."""
+        """Nonconvex l0 penalty: how far the prox (hard threshold) moves an absolute entry towards zero."""
         return hard()
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
@@ -194,14 +193,14 @@ class L0(Radial):
 
 
 class Round(NamedTuple):
-    """Nonconvex penalty by reweighting: the result of one round."""
+    """Nonconvex penalty by reweighting: a summary of one round of training."""
 
-    number: int  # number of the round, from 1
+    number: int  # index of the round, from 1
     alive: int  # number of nonzero groups
     groups: int  # number of all groups
-    scale: float  # scale of the norms: epsilon, or the median norm of nonzero groups
-    lightest: float  # smallest new factor / initial factor of a nonzero group, without growth
-    heaviest: float  # largest new factor / initial factor of a nonzero group, without growth
+    scale: float  # group norm to which norms are compared: epsilon, or the median norm of nonzero groups
+    lightest: float  # minimum of new / initial factor over nonzero groups, without the option `growth`
+    heaviest: float  # maximum of new / initial factor over nonzero groups, without the option `growth`
 
     def __str__(self) -> str:
         return (
@@ -213,15 +212,11 @@ class Round(NamedTuple):
 class Reweighting:
     """Nonconvex penalty by reweighting: rounds of group lasso training, which give large groups smaller factors.
 
-    After each round, `update` sets the factor weight_g of each group g from the initial factor base_g. W_g are the
-    weights of group g.
-
-    With `epsilon`, weight_g <- base_g * epsilon / (epsilon + ||W_g||). Up to a constant, the group lasso with these
-    factors is an upper bound of LogSum(strength, epsilon) that is tight at W. So lowering loss + group lasso also
-    lowers loss + log-sum.
-
-    Without epsilon, weight_g <- base_g * (median norm of nonzero groups) / ||W_g||. No scale must be chosen, and zero
-    groups stay zero.
+    After each round, `update` sets the factor weight_g of each group g from its initial factor base_g and its weights
+    W_g:
+    - With `epsilon`: weight_g <- base_g * epsilon / (epsilon + ||W_g||). If loss plus group lasso falls, so does loss
+      plus LogSum(strength, epsilon).
+    - Without epsilon: weight_g <- base_g * (median norm of nonzero groups) / ||W_g||. Zero groups stay zero.
 
     In both cases each round multiplies all factors by `growth`. With growth above 1, fewer and fewer groups stay
     nonzero. The strength on single entries (mix > 0) does not change."""

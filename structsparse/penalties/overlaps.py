@@ -17,21 +17,20 @@ from structsparse.penalties.base import Penalty, checked, past_signs
 from structsparse.prox import Steps
 
 ROUGH, FINE = 1e-2, 1e-12  # tolerance of the first and of the last prox in the search for a critical strength
-PATIENCE = 60  # rounds over the groups in each prox of this search, at most
-# the tolerance falls if a Newton step raises the strength by a share of at most max(GAIN * tolerance, LEAST_GAIN)
+PATIENCE = 60  # maximum number of passes over all groups in each prox of the search for a critical strength
+# critical strength: the tolerance falls after a relative rise of at most max(GAIN * tolerance, LEAST_GAIN)
 GAIN, LEAST_GAIN = 0.01, 1e-10
-ROUNDS = 60  # Newton iterations for a critical strength, at most; usually fewer than twelve are needed
+ROUNDS = 60  # maximum number of Newton iterations for a critical strength; usually fewer than 12 are needed
 
 
 def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[..., Tensor], dual: Tensor) -> Tensor:
     """Overlapping group lasso penalty: the critical strength of a norm omega, by Newton's method.
 
-    This is the smallest s at which V is zero, where V is the prox of s * omega at `size`. `size` is nonnegative and the
-    prox has steps of 1. `dual` holds the dual variables of the prox.
+    This is the smallest strength at which the prox of strength * omega, with steps of 1, maps the nonnegative tensor
+    `size` to zero. shrink(size, strength, ...) computes the prox, and `dual` holds its dual variables.
 
-    ||V|| is convex in s with slope -omega(V) / ||V||, so Newton's method from the left never passes the root. Each
-    iterate <size, V> / omega(V) is a lower bound of the root for any V. So the first proxes may be rough, and each prox
-    starts from the dual variables of the previous prox."""
+    The iterates rise from zero and never pass the result. Early proxes are inexact to save time. Each prox starts from
+    the dual variables of the previous prox."""
     critical, V, tolerance = size.new_zeros(()), size, ROUGH
     for _ in range(ROUNDS):
         value = omega(V)
@@ -39,7 +38,7 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
         if not bool(bound > critical * (1 + max(GAIN * tolerance, LEAST_GAIN))):
             if tolerance <= FINE:
                 break
-            tolerance = max(FINE, 0.01 * tolerance)  # the root may be farther, but this V is too inaccurate to show it
+            tolerance = max(FINE, 0.01 * tolerance)  # a more accurate prox may still raise the strength
         before, critical = critical, torch.maximum(bound, critical)
         dual *= torch.where(before > 0, critical / before, 0.0)
         V = shrink(size, critical, tolerance=tolerance, dual=dual, tell=False, rounds=PATIENCE)
@@ -49,16 +48,15 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
 class OverlappingGroupLasso(Penalty):
     """Overlapping group lasso penalty: group norms over groups that may overlap, with an exact prox.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
-    weight_g is the factor of the group. The last sum runs over the entries of the groups. A Partition is converted to a
-    Cover of its nonempty groups.
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
+    weight_g is its factor, and i runs over all entries in groups. A Partition is converted to a Cover of its nonempty
+    groups.
 
-    `prox_` is the proximal operator up to `tolerance`: the duality gap bounds the distance from the minimum by
-    tolerance * ||W||. Both norms are in the metric 1 / steps. The precision of W limits the accuracy. Entries of a
-    group become exactly zero if the dual variables of the group lie inside their ball.
+    `prox_` stops when the duality gap shows that its error is at most tolerance * ||W||. Error and norm are in the
+    metric 1 / steps. Groups whose dual variables lie strictly inside their ball become exactly zero.
 
-    With `warm`, each prox starts from the dual variables of the previous call. This saves rounds while W changes
-    little, but the last digits then depend on earlier calls."""
+    With `warm`, each prox starts from the dual variables of the previous call. This is faster if W changes little, but
+    the last digits then depend on earlier calls."""
 
     groups: Cover
     takes = (Cover, Partition)
@@ -79,7 +77,7 @@ class OverlappingGroupLasso(Penalty):
         return self.strength * omega
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """Overlapping group lasso penalty: the exact prox up to `tolerance`, in place."""
+        """Overlapping group lasso penalty: the prox, in place, exact up to `tolerance`."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.overlapping_shrink_(W, self.groups, *strengths, steps, self.tolerance, self._dual(W, steps))
 
@@ -87,9 +85,9 @@ class OverlappingGroupLasso(Penalty):
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """Overlapping group lasso penalty: norm of the smallest subgradient of loss plus penalty over each group.
 
-        `grad` is the gradient of the loss at W. The norms of nonzero groups have gradients, which are added. Zero
-        groups and zero entries can balance part of the sum. By Moreau's decomposition, the remainder is a prox of the
-        sum."""
+        `grad` is the gradient of the loss at W. First, the gradients of the norms of nonzero groups are added. Then the
+        penalties of zero groups and zero entries balance part of this sum. The remainder is a prox of the sum (Moreau's
+        decomposition)."""
         groups, strength = self.groups, self.strength * (1 - self.mix)
         norms = groups.norms(W)
         pull = groups.scatter(torch.where(norms > 0, strength * groups.weight / norms, 0.0))
@@ -103,9 +101,9 @@ class OverlappingGroupLasso(Penalty):
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """Overlapping group lasso penalty: the critical strength, which is the dual norm of the gradient.
 
-        `grad_at_zero` is the gradient of the loss at W = 0. From the critical strength on, the prox at this gradient is
-        zero."""
-        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():  # without l1, only atom norms matter
+        `grad_at_zero` is the gradient of the loss at W = 0."""
+        # without the l1 norm, only the norms of the atoms matter; an atom is a set of entries that no group divides
+        if self.mix == 0 and len(self.groups.atoms) < grad_at_zero.numel():
             return OverlappingGroupLasso(self.groups.outline(), 1.0).critical(self.groups.atoms.norms(grad_at_zero))
         covered = self.groups.covered() & self.groups.expand(self._reached(), fill=False)
         size = torch.where(covered, grad_at_zero.abs().double(), 0.0)
@@ -114,12 +112,12 @@ class OverlappingGroupLasso(Penalty):
     def survivors(self, W: Tensor) -> Tensor:
         """Overlapping group lasso penalty: mask of the entries that lie in no zero group.
 
-        If entries are penalised too (mix > 0), zero entries of the groups are excluded."""
+        If single entries are penalised too (mix > 0), zero entries of the groups are excluded."""
         spared = self.groups.spared(W).expand_as(W)
         return spared & ((W != 0) | ~self.groups.covered()) if self.mix > 0 else spared
 
     def _omega(self, V: Tensor) -> Tensor:
-        """Overlapping group lasso penalty: the norm of V that the penalty multiplies by its strength."""
+        """Overlapping group lasso penalty: the value at V without the strength: group norms plus l1 norm."""
         total = (1 - self.mix) * (self.groups.weight * self.groups.norms(V)).sum()
         return total + self.mix * V.abs().sum()
 
@@ -130,7 +128,7 @@ class OverlappingGroupLasso(Penalty):
         )
 
     def _reached(self) -> Tensor:
-        """Overlapping group lasso penalty: mask of the penalised atoms, the sets of entries that no group divides."""
+        """Overlapping group lasso penalty: mask of the penalised atoms (sets of entries that no group divides)."""
         if self.mix > 0:
             return self.groups.multiplicity > 0
         return self.groups.scatter(self.groups.weight > 0) > 0
@@ -142,7 +140,8 @@ class OverlappingGroupLasso(Penalty):
     def _dual(self, W: Tensor, steps: Steps) -> Tensor | None:
         """Overlapping group lasso penalty: dual variables from which a warm prox starts; None without `warm`.
 
-        There are separate dual variables for one step per atom and for a step per entry."""
+        One step for all entries of an atom, and a step per entry, need different dual variables. Groups are unions of
+        disjoint atoms."""
         if not self.warm:
             return None
         over_atoms = prox.one_step_per_atom(self.groups, steps)
@@ -153,9 +152,7 @@ class OverlappingGroupLasso(Penalty):
 
 
 def _checked_cover(groups, penalty: str) -> Cover:
-    """Overlapping group lasso penalty: the groups as a Cover; a Partition is converted to a Cover.
-
-    `penalty` is the name of the penalty in the error message."""
+    """Overlapping group lasso penalty: the groups as a Cover; a Partition is converted to a Cover."""
     if isinstance(groups, Partition):
         return cover_families([groups])
     if not isinstance(groups, Cover):
@@ -169,9 +166,9 @@ def _checked_cover(groups, penalty: str) -> Cover:
 class NestedGroupLasso(OverlappingGroupLasso):
     """Group lasso penalty over nested groups, where one of two overlapping groups contains the other.
 
-    The value is strength * sum_g weight_g ||W_g||. W_g are the weights of group g, and weight_g is the factor of the
-    group. With one step for all entries the prox is exact after one round, inner groups first. The critical strength of
-    each group is then known, so a budget of groups is possible, see callbacks.budget."""
+    The value is strength * sum_g weight_g ||W_g||. W_g are the weights of group g, and weight_g is its factor. With one
+    step size for all entries, one pass over the groups computes the exact prox, inner groups first. A budget (limit on
+    the number of nonzero groups) is possible, see callbacks.budget."""
 
     def __init__(self, groups: Cover, strength: float, tolerance: float = prox.TOLERANCE):
         super().__init__(groups, strength, 0.0, tolerance)
@@ -183,30 +180,28 @@ class NestedGroupLasso(OverlappingGroupLasso):
 
     @property
     def families(self) -> list[int]:
-        """Overlapping (nested) group lasso penalty: the number of groups in the only family, as a list.
-
-        All groups have the same strength."""
+        """Overlapping (nested) group lasso penalty: the number of groups in the only family, as a list of length 1."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
         """Overlapping (nested) group lasso penalty: the prox at a strength that the callback `choose` picks.
 
-        choose(0, critical strengths of the groups) returns the strength, and the groups that must become exactly zero.
-        """
+        choose(0, critical strengths of the groups) returns the strength and a mask of groups. The masked groups become
+        exactly zero. 0 is the index of the only family."""
         prox.cut_nested_(W, self.groups, steps, choose, self.tolerance)
 
 
 class SequentialGroupLasso(OverlappingGroupLasso):
     """Overlapping group lasso penalty with an approximate prox: one family of disjoint groups after the other.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
-    weight_g is the factor of the group. The last sum runs over the entries of the groups.
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
+    weight_g is its factor, and i runs over all entries in groups.
 
-    Where families overlap, `prox_` is not the prox of this value. It shrinks overlapping groups more or less, sets
-    other groups to zero, and its fixed points are not the optimum. It costs one pass over all groups.
+    If groups of different families overlap, `prox_` is not the prox of this value. Training then does not reach the
+    optimum. `prox_` costs one pass over all groups.
 
-    `groups` is a Cover, which is split into disjoint families, or a list of Partitions in the order of application.
-    `shared`: whether all families share one budget of nonzero groups, see callbacks.budget."""
+    `groups` is a Cover, which is split into families, or a list of Partitions in the order of application. `shared`
+    says whether all families share one limit on the number of nonzero groups, see callbacks.budget."""
 
     def __init__(self, groups: Cover | Sequence[Partition], strength: float, mix: float = 0.0, shared: bool = False):
         if isinstance(groups, Partition):
@@ -233,7 +228,8 @@ class SequentialGroupLasso(OverlappingGroupLasso):
     def families(self) -> list[int]:
         """Overlapping group lasso penalty: the number of groups in each family of disjoint groups.
 
-        The list is empty if entries are penalised and there are several families: no budget is possible then."""
+        The list is empty if entries are penalised and there are several families: no budget of groups is possible then.
+        """
         if self.mix > 0 and len(self.turns) > 1:
             return []
         return [turn.groups.stop - turn.groups.start for turn in self.turns]
@@ -241,36 +237,35 @@ class SequentialGroupLasso(OverlappingGroupLasso):
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
         """Overlapping group lasso penalty: the prox of each family of groups at a strength that `choose` picks.
 
-        choose(k, critical strengths of the groups) returns the strength for family k, and the groups that must become
-        exactly zero."""
+        choose(k, critical strengths of the groups of family k) returns the strength for the family and a mask of
+        groups. The masked groups become exactly zero."""
         prox.cut_in_turn_(W, self.groups, self.turns, steps, choose)
 
 
 class Residuals(NamedTuple):
     """Overlapping group lasso penalty: the residuals of consensus ADMM, both zero at the optimum."""
 
-    primal: Tensor  # norm of the difference between weights and copies
-    dual: Tensor  # rho times the norm of the change of the summed copies
+    primal: Tensor  # norm of the difference between the weights and the copies of all groups
+    dual: Tensor  # rho * norm of the change of `copy_sums` (copies, summed over the groups of each entry)
 
 
 class ConsensusGroupLasso(OverlappingGroupLasso):
     """Overlapping group lasso penalty by consensus ADMM, where each group has a copy of its weights.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g, and
-    weight_g is the factor of the group. The last sum runs over the entries of the groups.
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
+    weight_g is its factor, and i runs over all entries in groups.
 
-    v_g is the copy of the weights of group g, and u_g are scaled dual variables. `prox_` is the prox of strength * mix
-    * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2, which pulls W towards the copies. Then `outer_update(W)` updates
+    v_g is the copy of the weights of group g, and u_g are scaled dual variables. `prox_` pulls W towards the copies; it
+    is the prox of strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2. Then `outer_update(W)` updates
     copies and dual variables:
 
         v_g <- group prox of (W_g + u_g) with strength * (1 - mix) * weight_g / rho,    u_g <- u_g + W_g - v_g.
 
-    If W is near the minimum of loss plus pull before each update, the iteration converges to the optimum of loss plus
-    value for every rho. An early stop does not reach the optimum. `adaptive` changes rho towards equal relative
-    residuals, by a factor between two and ten.
+    The iteration converges for every rho, if W is trained almost to the minimum before each update. With `adaptive`,
+    rho changes by a factor of 2 to 10 if the relative residuals differ.
 
     W has exact zeros only if mix is above 0. The copies have exact zeros, and `survivors` uses the copies. Memory and
-    time are linear in the number of copied entries, each with float64 values of v and u."""
+    time are linear in the total size of all groups."""
 
     def __init__(self, groups: Cover, strength: float, mix: float = 0.0, rho: float = 1.0, adaptive: bool = False):
         super().__init__(groups, strength, mix)
@@ -282,7 +277,8 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         for name, length in (("copies", groups.copies), ("duals", groups.copies)):
             self.register_buffer(name, torch.zeros(length, dtype=torch.float64))
-        for name in ("copy_sums", "dual_sums"):  # sums over the groups of each entry, in the order atom by atom
+        # for each entry, sums over its groups; entries are sorted by atom (set of entries that no group divides)
+        for name in ("copy_sums", "dual_sums"):
             self.register_buffer(name, torch.zeros(entries, dtype=torch.float64))
 
     @torch.no_grad()
@@ -315,7 +311,7 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
     def survivors(self, W: Tensor) -> Tensor:
         """Overlapping group lasso penalty by consensus ADMM: mask of the entries that lie in no group with a zero copy.
 
-        Entries of zero groups are excluded, and with mix > 0 all zero entries of the groups."""
+        Entries of groups with zero weights are excluded. With mix > 0, all zero entries of the groups are excluded."""
         if not bool(self.updates):
             return super().survivors(W)
         return super().survivors(W) & prox.spared_by_copies(self.groups, self.copies).view(W.shape)
@@ -323,7 +319,8 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
     def _balance(self, residuals: Residuals, size: Tensor) -> None:
         """Overlapping group lasso penalty by consensus ADMM: change rho towards equal relative residuals.
 
-        The products rho * duals stay the same. `size` is the larger norm of copies and weights."""
+        The products rho * duals do not change. `size` is the norm of the copies or of the weights, whichever is larger.
+        """
         tiny = torch.finfo(torch.float64).tiny
         primal = residuals.primal / size.clamp(min=tiny)
         dual = residuals.dual / (self.rho * self.dual_sums.norm()).clamp(min=tiny)

@@ -13,7 +13,7 @@ from structsparse.penalties.base import Penalty, checked, checked_entry_weights,
 from structsparse.prox import Steps
 from structsparse.prox.steps import refuse_entry_steps
 
-ROUNDS = 100  # rounds of Dinkelbach's method, at most; usually fewer than twelve are needed
+ROUNDS = 100  # maximum number of rounds of Dinkelbach's method; usually fewer than 12 are needed
 
 
 class Coupled(Penalty):
@@ -32,8 +32,8 @@ class FusedLasso(Coupled):
     """Fused lasso penalty on sequences: absolute differences of neighbours (total variation) plus l1 norm.
 
     The value is strength * ((1 - mix) * sum |W[t + 1] - W[t]| + mix * sum |W_i|). The position t runs along one
-    dimension of W. Neighbours become equal. With mix above 0 entries also become zero; with mix = 0 no strength makes
-    all entries zero."""
+    dimension of W. The differences make neighbours equal. The l1 norm makes entries zero; with mix = 0 no strength
+    makes all entries zero."""
 
     def __init__(self, strength: float, dimension: int = 0, mix: float = 0.0):
         super().__init__(strength)
@@ -48,7 +48,7 @@ class FusedLasso(Coupled):
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Fused lasso penalty on sequences: the prox of the differences, then soft thresholding, in place.
 
-        With one step for all entries, soft thresholding keeps the order of the entries, so the composition is exact."""
+        If mix is above 0, all entries must have the same step. The composition is exact then."""
         if self.mix > 0:
             refuse_entry_steps(steps, "FusedLasso with a mix above 0", "choose mix=0 or plain SGD")
         prox.smooth_(self._checked(W), self.dimension, self.strength * (1 - self.mix), steps)
@@ -62,7 +62,7 @@ class FusedLasso(Coupled):
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Fused lasso penalty on sequences: the prox under V >= 0, which is the positive part of the prox, in place.
 
-        The positive part must come second: taking it keeps the order of neighbours."""
+        The positive part must be taken after the unconstrained prox."""
         return positive_(self.prox_(W, steps))
 
     @torch.no_grad()
@@ -71,17 +71,14 @@ class FusedLasso(Coupled):
         return self._critical(grad_at_zero, signs=(1,))
 
     def _critical(self, grad: Tensor, signs: tuple[int, ...]) -> Tensor | None:
-        """Fused lasso penalty on sequences: the critical strength, a largest ratio over all intervals.
+        """Fused lasso penalty on sequences: the critical strength, the maximum of a ratio over all intervals.
 
-        The ratio of an interval is |sum of grad| / (mix * length + (1 - mix) * inner ends). `grad` is the gradient of
-        the loss at zero. An inner end is an end of the interval that is not an end of the sequence. `signs` are the
-        signs of the sums that count.
-
-        Each round of Dinkelbach's method finds, in linear time, the interval with the largest excess of pull over
-        penalty at the current strength. The ratio of this interval is the next strength, which only grows."""
+        The ratio of an interval of positions is |sum of grad| / (mix * length + (1 - mix) * inner ends). `grad` is the
+        gradient of the loss at zero. "inner ends" counts the ends of the interval that are not ends of the sequence.
+        `signs` lists the allowed signs of the sum of -grad: (1,) for W >= 0, else (1, -1)."""
         if self.mix == 0:
             return None
-        pull = -self._checked(grad).movedim(self.dimension, 0).double()[:, None].flatten(1)  # [time, chains]
+        pull = -self._checked(grad).movedim(self.dimension, 0).double()[:, None].flatten(1)  # [positions, sequences]
         sums = torch.cat([pull.new_zeros(1, pull.shape[1]), pull.cumsum(0)])
         critical = sums.new_zeros(())
         for _ in range(ROUNDS if pull.numel() else 0):
@@ -103,12 +100,13 @@ class FusedLasso(Coupled):
 
 
 def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
-    """Fused lasso penalty on sequences: ratio of pull to penalty for the interval that exceeds the strength most.
+    """Fused lasso penalty on sequences: one round of Dinkelbach's method for the critical strength.
 
-    This interval has the largest pull - strength * penalty. `sums` [time + 1, chains] are cumulative sums of the pull,
-    which is minus the gradient of the loss. The penalty of an interval is mix * length + (1 - mix) * inner ends."""
+    Returns pull / cost of the interval with the largest pull - strength * cost. Pull is minus the sum of the gradients
+    of the loss. Cost is mix * length + (1 - mix) * (number of ends inside the sequence). `sums` [positions + 1,
+    sequences] are cumulative sums of the pull."""
     held = sums - strength * mix * torch.arange(len(sums), device=sums.device)[:, None]
-    end = strength * (1 - mix)  # penalty of an inner end of an interval
+    end = strength * (1 - mix)  # penalty of each end of an interval that is not an end of the sequence
     starts, stops = held[:-1].clone(), held[1:].clone()
     starts[1:] += end
     stops[:-1] -= end
@@ -123,8 +121,8 @@ def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
 class Sorted(Coupled):
     """Base of sorted l1 penalties, on entries as a sequence from the largest to the smallest.
 
-    The value is strength * sum_i weights_i |W|_(i). |W|_(i) is the i-th largest absolute value, and the weights never
-    rise."""
+    The value is strength * sum_i weights_i |W|_(i). |W|_(i) is the i-th largest absolute value. The weights do not
+    increase with i."""
 
     @abstractmethod
     def sorted_weights(self, W: Tensor) -> Tensor:
@@ -145,19 +143,18 @@ class Sorted(Coupled):
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """Sorted l1 penalty on a sequence of sorted entries: the critical strength.
 
-        It is the largest ratio, over all k, of the sum of the k largest absolute gradients to the sum of the first k
-        weights."""
+        It is the maximum over k of (sum of the k largest absolute gradients) / (sum of the first k weights)."""
         size = grad_at_zero.abs().flatten().double().sort(descending=True).values
         reach = self.sorted_weights(grad_at_zero).cumsum(0)
-        held = torch.where(reach > 0, size.cumsum(0) / reach, 0.0)  # ranks with weight 0 are not penalised
+        held = torch.where(reach > 0, size.cumsum(0) / reach, 0.0)  # if the first weights are 0, they penalise nothing
         return torch.cat([held, held.new_zeros(1)]).max()
 
 
 class SLOPE(Sorted):
     """SLOPE, a sorted l1 penalty on the sequence of absolute entries in descending order.
 
-    The value is strength * sum_i weights_i |W|_(i), where |W|_(1) >= |W|_(2) >= ... The weights never rise, so the
-    largest entries are shrunk most. Entries of equal size stay equal in size."""
+    The value is strength * sum_i weights_i |W|_(i), where |W|_(1) >= |W|_(2) >= ... The weights do not increase with i.
+    The largest entries are shrunk most, and entries of equal size stay equal in size."""
 
     def __init__(self, strength: float, weights: Tensor):
         super().__init__(strength)
@@ -183,8 +180,8 @@ class SLOPE(Sorted):
 class OSCAR(Sorted):
     """OSCAR, a sorted l1 penalty on the sequence of sorted entries, with linearly falling weights.
 
-    The value is strength * (mix * sum |W_i| + (1 - mix) * sum_{i < j} max(|W_i|, |W_j|)). The i-th largest of n
-    entries, i from 1, is the larger entry in n - i pairs. The pairs make entries equal in size."""
+    The value is strength * (mix * sum |W_i| + (1 - mix) * sum_{i < j} max(|W_i|, |W_j|)). Among n sorted entries, the
+    i-th largest is the maximum in n - i pairs. The sum over pairs makes entries equal in size."""
 
     def __init__(self, strength: float, mix: float):
         super().__init__(strength)

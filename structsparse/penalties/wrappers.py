@@ -19,7 +19,7 @@ from structsparse.prox.steps import is_scalar
 
 
 class _Around(Penalty):
-    """Base of penalty wrappers: a penalty with an inner penalty, whose strength and groups it shares."""
+    """Base of penalty wrappers: a penalty that contains an inner penalty and has the same strength and groups."""
 
     def __init__(self, penalty: Penalty):
         nn.Module.__init__(self)
@@ -107,8 +107,8 @@ class Nonnegative(_Around):
 class Ridged(_Around):
     """Penalty wrapper: the inner penalty plus a ridge, ridge / 2 * sum W_i^2 over all entries.
 
-    The ridge does not depend on the strength. The prox is the prox of the inner penalty at W / (1 + ridge * step), with
-    steps of 1 / (1 / step + ridge)."""
+    The ridge does not depend on the strength. To compute the prox, W is divided by 1 + ridge * step. Then the prox of
+    the inner penalty follows, with steps of 1 / (1 / step + ridge)."""
 
     def __init__(self, penalty: Penalty, ridge: float):
         super().__init__(penalty)
@@ -138,7 +138,7 @@ class Ridged(_Around):
         return self.penalty.nonnegative_gap(W, grad + self.ridge * W)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Ridge penalty wrapper: the critical strength of the inner penalty, as the ridge is flat at zero."""
+        """Ridge penalty wrapper: the critical strength of the inner penalty, which a ridge does not change."""
         return self.penalty.critical(grad_at_zero)
 
     def nonnegative_critical(self, grad_at_zero: Tensor) -> Tensor | None:
@@ -147,9 +147,9 @@ class Ridged(_Around):
 
     @torch.no_grad()
     def held(self, W: Tensor) -> Tensor | None:
-        """Ridge penalty wrapper: mask of the penalised entries, which are all entries.
+        """Ridge penalty wrapper: mask of the penalised entries; all entries if the ridge is above 0.
 
-        The result is None if the inner penalty is not convex. With ridge = 0 the inner penalty decides."""
+        The result is None if the inner penalty is not convex."""
         if self.ridge == 0:
             return self.penalty.held(W)
         return torch.ones_like(W, dtype=torch.bool) if self.convex else None
@@ -167,15 +167,15 @@ class Ridged(_Around):
         return self.penalty.nonnegative_conjugate(gradient)
 
     def _conjugate(self, gradient: Tensor, prox_: Callable[[Tensor, Steps], Tensor]) -> Dual:
-        """Ridge penalty wrapper: the dual at a gradient, where the ridge makes the conjugate at -gradient finite.
+        """Ridge penalty wrapper: the dual of inner penalty plus ridge at a gradient of the loss, for a ridge above 0.
 
-        The maximum that defines the conjugate is attained at the prox of -gradient / ridge, with steps of 1 / ridge."""
+        The convex conjugate is computed with the prox of -gradient / ridge, with steps of 1 / ridge."""
         best = prox_(gradient / -self.ridge, 1 / self.ridge)
         pulled = -float((gradient * best).sum()) - self.ridge / 2 * float(best.square().sum())
         return Dual(1.0, pulled - float(self.penalty.value(best)))
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Ridge penalty wrapper: refuse collapsed chains of equal weights, which a ridge does not count."""
+        """Ridge penalty wrapper: refuse entries that stand for several equal weights, which a ridge does not count."""
         raise UserError("a ridge does not count the weights that a collapsed one stands for; set model.collapse=false")
 
     def extra_repr(self) -> str:
@@ -187,6 +187,6 @@ class Ridged(_Around):
 
         Returns the shortened steps for the prox of the inner penalty."""
         if not is_scalar(steps) and not self.takes_steps:
-            self.penalty.prox_(torch.zeros_like(W), steps)  # raises an error, if any, before W changes
+            self.penalty.prox_(torch.zeros_like(W), steps)  # test call on zeros: an error must come before W changes
             self.takes_steps = True
         return shrink_and_shorten_(W, self.ridge, steps)

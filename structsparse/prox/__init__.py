@@ -1,9 +1,8 @@
 """Proximal operators (prox): W <- argmin_V penalty(V) + 1/2 sum (V - W)^2 / steps, in place, on any device.
 
-No function here records gradients. `steps` is a float, a scalar tensor, or a tensor that broadcasts to W with one step
-per entry. A step per entry is the inverse of a diagonal metric. An entry with step 0 stays where it is. 0 * inf counts
-as 0, so an entry whose strength is 0 does not move. The numba kernels process contiguous CPU memory; torch code
-processes all other tensors.
+`steps` is a float, a scalar tensor, or a tensor that broadcasts to W with one step per entry (the inverse of a diagonal
+metric). An entry with step 0 does not change. In strength * step, 0 * inf counts as 0. The numba kernels process
+contiguous CPU memory; torch code processes all other tensors. In-place functions record no gradients.
 """
 
 from structsparse.prox.blocks import group_shrink_, sparse_group_shrink_

@@ -9,14 +9,14 @@ from structsparse.kernels.prox import blocks as kernels
 from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
-ROUNDS = 12  # fixed number of Newton iterations, as a convergence test would wait for the device
+ROUNDS = 12  # number of Newton iterations; fixed, as a convergence test would wait for the GPU
 
 
 @torch.no_grad()
 def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
     """Prox of the group lasso over disjoint groups, in place: strength * sum_g weight_g ||V_g||.
 
-    V_g are the entries of group g, and weight_g is the factor of the group.
+    V_g are the entries of group g, and weight_g is its factor.
     """
     if groups.in_blocks(W):
         return _shrink_blocks_(W, groups, strength, 0.0, steps)
@@ -24,19 +24,18 @@ def group_shrink_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -
         return _group_shrink_metric_(W, groups, strength, steps)
     share = thresholds(strength, steps, W) * groups.weight / groups.norms(W).clamp(min=torch.finfo(torch.float64).tiny)
     share = groups.expand(share.clamp(max=1), fill=0.0)
-    return W.addcmul_(W, share.to(W.dtype), value=-1)  # subtraction gives no negative zeros
+    return W.addcmul_(W, share.to(W.dtype), value=-1)  # unlike multiplication, subtraction gives no negative zeros
 
 
 @torch.no_grad()
 def sparse_group_shrink_(W: Tensor, groups: Partition, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
     """Prox of the sparse group lasso over disjoint groups, in place.
 
-    The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of group g,
-    weight_g is the factor of the group, and the l1 norm covers the entries of the groups.
+    The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of group g, and
+    weight_g is its factor. The l1 norm covers all entries that lie in a group.
 
-    The prox of the group norms follows the soft threshold of the entries. This is exact in any diagonal metric. The
-    group prox multiplies each entry by a nonnegative number, which keeps all signs and so the subgradient of the l1
-    norm.
+    The soft threshold of the entries comes first, then the prox of the group norms. This is exact, even with a step per
+    entry.
     """
     if groups.in_blocks(W):
         return _shrink_blocks_(W, groups, strength, entry_strength, steps)
@@ -64,8 +63,8 @@ def _shrink_blocks_(W, groups, strength, entry_strength, steps) -> Tensor:
 def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
     """Prox of the group lasso over disjoint groups with a step per entry, in torch.
 
-    The result is V = W * theta / (theta + reach). theta is the norm of the group of the entry after the prox. `reach`
-    is strength * weight * step, one number per entry.
+    The result for an entry w of a group is w * theta / (theta + strength * weight * step). theta is the norm of the
+    group after the prox, and weight is the factor of the group.
     """
     reach = thresholds(strength * groups.expand(groups.weight, fill=0.0).to(W.dtype), steps, W)
     theta = groups.expand(_metric_norms(W, groups, reach), fill=1.0).to(W.dtype)
@@ -74,10 +73,10 @@ def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
 
 
 def _metric_norms(W, groups, reach) -> Tensor:
-    """Norm of each disjoint group after the group lasso prox with a step per entry, by Newton's method: [groups].
+    """Norm of each disjoint group after the group lasso prox with a step per entry, by Newton's method.
 
-    `reach` is strength * weight * step, one number per entry. `kernels.prox.blocks` explains why Newton's method
-    converges.
+    The result is [groups]. `reach` is strength * group weight * step for each entry. `kernels.prox.blocks` explains why
+    Newton's method converges.
     """
     tiny, tolerance = torch.finfo(W.dtype).tiny, 4 * torch.finfo(W.dtype).eps
     theta = groups.norms(W - torch.clamp(W, -reach, reach))

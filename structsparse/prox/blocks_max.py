@@ -8,13 +8,13 @@ from structsparse.kernels.memory import flat_array
 from structsparse.kernels.prox import blocks_max as kernels
 from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thresholds
 
-ROUNDS = 40  # Newton iterations of the torch code, at most; random inputs take a dozen
+ROUNDS = 40  # maximum number of Newton iterations of the torch code; random inputs take about 12
 
 
 def group_maxima(X: Tensor, groups: Partition) -> Tensor:
-    """Maximum entry of each disjoint group, at least 0, as the l1/l-infinity prox needs it: [groups], float64.
+    """Maximum entry of each disjoint group, at least 0, for the l1/l-infinity prox: float64 [groups].
 
-    Equal maximum entries share the gradient.
+    If several entries attain the maximum, they share the gradient.
     """
     groups.check(X)
     largest = (X.amax(groups.shared, keepdim=True) if groups.shared else X).double().flatten()
@@ -29,8 +29,8 @@ def group_maxima(X: Tensor, groups: Partition) -> Tensor:
 def group_clip_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) -> Tensor:
     """Prox of the maximum absolute values of disjoint groups, in place: strength * sum_g weight_g max |V_g|.
 
-    V_g are the entries of group g, and weight_g is the factor of the group. In any diagonal metric, the prox clips the
-    absolute values of each group at one height.
+    V_g are the entries of group g, and weight_g is its factor. The prox clips all absolute values of a group at the
+    same height, even with a step per entry.
     """
     if not groups.in_blocks(W):
         return _clip_entries_(W, groups, strength, steps)

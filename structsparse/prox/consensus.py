@@ -1,7 +1,6 @@
 """Prox and updates of consensus ADMM for overlapping groups.
 
-Each group has a copy of its entries, which pulls the weights towards the copy. This module has the prox of this pull
-and the update of the copies.
+Each group has a copy of its weights. The prox pulls the weights towards all copies. Then the copies are updated.
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ def towards_consensus_(
 ) -> Tensor:
     """Prox of the squared distance of the weights to the consensus copies of overlapping groups, plus an l1 norm.
 
-        entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies t of each entry
+    An entry has one copy t for each group that contains the entry. The penalty is
 
-    An entry has one copy t for each group that contains the entry. `targets` holds the sum of the copies of each entry,
-    in the order atom by atom. The solution, for an entry with m copies and share = 1 / (1 + 1 / (steps * rho * m)), is
+        entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies t of each entry.
+
+    `targets` holds the sum of the copies of each entry, sorted by atom. Groups are unions of disjoint atoms. The
+    solution, for an entry with m copies and share = 1 / (1 + 1 / (steps * rho * m)), is
 
         V = soft(W * (1 - share) + mean of copies * share, entry_strength * share / (rho * m)).
 
@@ -40,9 +41,9 @@ def towards_consensus_(
 
 
 def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
-    """Consensus prox: reorder values of entries from the order atom by atom to the order of the parameter.
+    """Consensus prox: reorder values of entries that are sorted by atom to the order of the parameter.
 
-    Entries that lie in no atom get zero.
+    Groups are unions of disjoint atoms. Entries in no group get zero.
     """
     order = cover.entries()[0]
     return values if order is None else values.new_zeros(cover.shape.numel()).index_copy(0, order, values)
@@ -52,11 +53,11 @@ def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
 def update_consensus_(
     W: Tensor, cover: Cover, reach: Tensor, copies: Tensor, duals: Tensor, copy_sums: Tensor, dual_sums: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Consensus ADMM beside the prox: update of the copies and dual variables of overlapping groups.
+    """Consensus ADMM after the prox: update of the copies and dual variables of overlapping groups.
 
-    For z = W + duals: copies <- group prox of z with threshold `reach` [groups], duals <- z - copies. `copy_sums` and
-    `dual_sums` become the sums of copies and duals over the groups of each entry. Returns the norms, over all copies,
-    of W - copies, of copies and of W.
+    In each group, with z = W + duals: copies <- group prox of z, duals <- z - copies. `reach` [groups] is the threshold
+    of the group prox. `copy_sums` and `dual_sums` become the sums over the groups of each entry. Returns three norms
+    over all groups: of W - copies, of copies and of W.
     """
     order, bounds = cover.entries()
     flat = W.flatten().double() if order is None else W.flatten().double()[order]
@@ -83,9 +84,9 @@ def update_consensus_(
 
 @torch.no_grad()
 def spared_by_copies(cover: Cover, copies: Tensor) -> Tensor:
-    """Consensus ADMM beside the prox: mask of the entries that lie in no group whose copy is all zero.
+    """Consensus ADMM after the prox: mask of the entries that lie in no group whose copy is all zero.
 
-    The mask is bool and flat, in the order of the parameter.
+    The mask is a bool vector in the order of the parameter.
     """
     _, owner = cover.pairs()
     living = torch.zeros(len(cover), dtype=torch.float64, device=copies.device)

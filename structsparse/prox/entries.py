@@ -12,7 +12,7 @@ from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_arr
 def soft_threshold_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
     """Prox of the l1 norm on entries, strength * ||V||_1, in place: the soft threshold.
 
-    Every entry moves by strength * step towards zero and stops there.
+    Every entry moves towards zero by strength * step, but not beyond zero.
     """
     if not walkable(W):
         cut = thresholds(strength, steps, W)
@@ -41,7 +41,7 @@ def shrink_(W: Tensor, strength: Steps, steps: Steps) -> Tensor:
 def shrink_and_shorten_(W: Tensor, ridge: float, steps: Steps) -> Steps:
     """Prox of a ridge on entries beside another penalty, in place: W <- W / (1 + ridge * steps).
 
-    Returns the steps with which the prox of the other penalty follows: steps / (1 + ridge * steps).
+    The prox of the other penalty must follow. Returns its steps: steps / (1 + ridge * steps).
     """
     if ridge == 0:
         return steps

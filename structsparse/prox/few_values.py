@@ -1,7 +1,7 @@
 """Prox of discrete weights: rounding of entries to a few values, and choice of these values.
 
-The values come from a template, from k-means, or are means of weights. A set of values is a float64 vector, ascending,
-without repetitions, and contains zero.
+The values come from a template formula, from k-means, or are means of weights. They form an ascending float64 vector
+without repetitions that contains zero.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ROUNDS = 100  # iterations of Lloyd's algorithm, at most; it stops earlier when no value moves
-FAR = 1e-9  # Lloyd's algorithm stops if all moves of values, relative to the largest size, are at most FAR
+ROUNDS = 100  # maximum number of iterations of Lloyd's algorithm (k-means)
+FAR = 1e-9  # k-means stops if no cluster centre moves by more than FAR * largest absolute weight
 
 
 @torch.no_grad()
 def nearest_(W: Tensor, values: Tensor) -> Tensor:
-    """Prox onto a few values: round each entry of W to the nearest value, in place. O(entries * log values).
+    """Prox onto a few values: round each entry of W to the nearest value, in place.
 
     An entry halfway between two values gets the lower value.
     """
@@ -55,8 +55,8 @@ def centres(weights: Tensor, levels: int) -> Tensor:
 def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
     """Move each of a few values except zero to the weighted mean of the points that are nearest to the value.
 
-    `points` are tensors of entries, and `weights` broadcast to the points. A value without points stays. The move
-    lowers sum weight * (point - nearest value)^2. The computation does not wait for the device.
+    `points` and `weights` are lists of tensors, and weights[k] broadcasts to points[k]. A value without points does not
+    move.
     """
     between = (values[1:] + values[:-1]) / 2
     mass, sums = torch.zeros_like(values), torch.zeros_like(values)
@@ -69,10 +69,9 @@ def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[T
 
 
 def _lloyd(sizes: Tensor, count: int) -> Tensor:
-    """A few values by k-means in one dimension (Lloyd's algorithm): the centres of `count` clusters of sizes.
+    """A few values by k-means in one dimension (Lloyd's algorithm): the centres of `count` clusters.
 
-    `sizes` are ascending. A cluster is a slice of the sizes, so the sum of a cluster is a difference of two cumulative
-    sums.
+    `sizes` are the points: absolute weights in ascending order.
     """
     if count == 0:
         return sizes

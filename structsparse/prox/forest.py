@@ -1,7 +1,7 @@
 """Prox of nested groups (a forest): norms or largest absolute values of subtrees.
 
-The soft threshold of single entries (entry_strength) comes first. Then each subtree is shrunk or clipped once, from the
-leaves to the roots, which is exact.
+The soft threshold of single entries comes first. Then each subtree is shrunk or clipped once, from the leaves to the
+roots.
 """
 
 import numpy as np
@@ -23,11 +23,10 @@ def forest_shrink_(
     """Prox of norms of the subtrees of a forest plus an l1 norm of the entries, in place.
 
     The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of subtree g, and
-    weight_g is the factor of the subtree.
+    weight_g is its factor.
 
-    If all entries have the same step, shrinking one subtree after the other is exact. A step per entry needs Newton's
-    method (see `prox.forest_metric`). Newton's method is exact up to rounding, or stops at the relative error
-    `accuracy` of the penalty's value.
+    If all entries have the same step, one pass over the subtrees is exact. A step per entry needs Newton's method. It
+    stops at the relative error `accuracy` of the penalty's value; 0 means rounding error.
     """
     groups.check(W)
     if is_scalar(steps):
@@ -41,8 +40,8 @@ def forest_shrink_(
 def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
     """Prox of norms of the subtrees of a forest with given weights, for a step of 1, in place.
 
-    The penalty is threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, where V_g are the entries of subtree g and 0 *
-    inf counts as 0.
+    The penalty is threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, where V_g are the entries of subtree g. In
+    threshold * weight[g], 0 * inf counts as 0.
     """
     if not walkable(W):
         reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)
@@ -61,11 +60,10 @@ def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Ste
     """Prox of largest absolute values of the subtrees of a forest plus an l1 norm of the entries, in place.
 
     The penalty is strength * sum_g weight_g max |V_g| + entry_strength * ||V||_1. V_g are the entries of subtree g, and
-    weight_g is the factor of the subtree.
+    weight_g is its factor.
 
-    The result is exact in any diagonal metric. A subtree is clipped at the height r where sum_e (|w_e| - r)+ / step_e =
-    strength * weight, over the entries e. The torch code waits for the device, as the number of iterations per level
-    depends on the data.
+    The result is exact, even with a step per entry. A subtree with entries w_e is clipped at the height r that solves
+    sum_e max(|w_e| - r, 0) / step_e = strength * weight_g. The torch code must wait for the device.
     """
     groups.check(W)
     if not walkable(W):
@@ -83,8 +81,8 @@ def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Ste
 def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> None:
     """Prox of largest absolute values of the subtrees of a forest in contiguous CPU memory.
 
-    The numba kernels compute the prox. `each` holds the steps per entry. `each` is empty if `strength` and `cut` (the
-    soft threshold of the entries) already include the step.
+    The numba kernels compute the prox. `cut` is the soft threshold of the entries. `each` holds the steps per entry. If
+    `each` is empty, `strength` and `cut` already include the step.
     """
     level, weight = groups.level_memory(), groups.weight.double().numpy()
     limit = groups.scratch.array("limit", len(groups))
@@ -106,14 +104,14 @@ def _clip_in_memory(W: Tensor, groups: Forest, each, strength: float, cut) -> No
 
 
 def _grouped(groups: Forest, steps: Steps, W: Tensor) -> Steps:
-    """Steps for the prox of a forest, zero for free entries (entries that lie in no group of the forest)."""
+    """Steps for the prox of a forest, set to zero at the entries that lie in no group of the forest."""
     return (W.new_zeros(groups.ids.shape) + steps).masked_fill(groups.ids < 0, 0.0) if groups.free else steps
 
 
 def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
     """Prox of norms of the subtrees of a forest in torch, one level after the other.
 
-    `reach` [nodes] is the threshold of each norm.
+    `reach` [nodes] is the threshold of the norm of each subtree.
     """
     squares, reach = groups.in_levels(groups.own.sums(W * W)).clone(), groups.in_levels(reach)
     factor, between = torch.empty_like(squares), groups.steps_between_levels()
@@ -132,8 +130,8 @@ def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
 def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> Tensor:
     """Prox of largest absolute values of the subtrees of a forest in torch, one level after the other.
 
-    An element is an entry that is not yet clipped. An element may also stand for all entries of a node that are clipped
-    at the same height.
+    The code works on elements. An element is one entry, or stands for all entries of a subtree that are clipped at the
+    same height.
     """
     if W.is_meta:
         return W  # a meta tensor has no data, and all shapes below depend on data
@@ -168,19 +166,19 @@ def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> T
 
 
 def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
-    """Forest prox of one level by Michelot's algorithm: clipping heights of the subtrees, and elements after clipping.
+    """Forest prox of one level by Michelot's algorithm: clips the elements of each subtree.
 
-    Element i belongs to the subtree of node[i], has the absolute value value[i], and counts count[i] times. `reach` is
-    the threshold of each subtree.
+    Element i belongs to the subtree of node[i], and has the absolute value value[i] and the weight count[i]. `reach` is
+    the threshold of each subtree. Returns the clipping heights and the new elements.
     """
-    fixed = count.isinf()  # entries with step 0 stay: no height falls below their absolute values
+    fixed = count.isinf()  # entries with step 0 must not be clipped
     floor = torch.zeros_like(reach).scatter_reduce(0, node[fixed], value[fixed], "amax")
     above, values, counts = node[~fixed], value[~fixed], count[~fixed]
     limit = torch.zeros_like(reach)
     while True:
         mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
         total = torch.zeros_like(reach).index_add_(0, above, counts)
-        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # the heights never fall
+        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # heights never fall
         stays = values > limit[above]
         if stays.all():
             break

@@ -1,12 +1,12 @@
 """Prox of nested groups at critical strengths: when each group dies, and the prox under a budget of groups.
 
-Of two groups that share an atom, one contains the other. So each group has a parent: the smallest group that contains
-the group. The prox shrinks inner groups first. At strength s and a step of 1, the norm of group g just before its own
-shrinkage is r_g(s), with
+The critical strength of a group is the smallest penalty strength at which the prox makes the group zero. The prox
+shrinks inner groups first. At strength s and a step of 1, the norm of group g just before its shrinkage is r_g(s), with
 
-    r_g(s)^2 = squares of its atoms in no inner group + sum over inner groups c of max(0, r_c(s) - s * weight_c)^2.
+    r_g(s)^2 = squares of the entries of g in no inner group + sum over c of max(0, r_c(s) - s * weight_c)^2.
 
-The norm falls as s grows. The group dies at the s where r_g(s) = s * weight_g, or earlier if a group around it dies.
+c runs over the groups directly inside g, and weight_c is the factor of group c. Group g dies (becomes zero) at the s
+where r_g(s) = s * weight_g, or earlier if a group around g dies.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from structsparse.prox.overlaps import (
 from structsparse.prox.overlaps_in_turn import Choose
 from structsparse.prox.steps import Steps, refuse_entry_steps
 
-HALVINGS = 64  # bisections of the interval that contains a critical strength
+HALVINGS = 64  # number of bisection steps in the search for the critical strengths
 
 
 class Nesting(NamedTuple):
     """Critical strengths of nested groups: the nesting, which tells which group lies inside which other group.
 
-    Of two equal groups, the later group contains the earlier group.
+    Of two equal groups, the later group counts as the outer group.
     """
 
-    around: Tensor  # int64 [levels, groups]: row k holds the ancestor k levels up, row 0 the group itself; -1: none
-    inner: Tensor  # int64 [atoms]: the smallest group that contains the atom; -1: none
+    around: Tensor  # int64 [levels, groups]: entry [k, g] is the group k levels outside group g; -1: none
+    inner: Tensor  # int64 [atoms]: smallest group that contains the atom (set that no group divides); -1: none
 
     @classmethod
     def of(cls, cover: Cover) -> Nesting:
@@ -62,7 +62,7 @@ class Nesting(NamedTuple):
         return cls(torch.stack(around), inner)
 
     def tiers(self) -> list[Tensor]:
-        """Critical strengths of nested groups: the groups inside others, listed by nesting depth, the deepest first."""
+        """Critical strengths of nested groups: the groups at each nesting depth above 0, deepest first."""
         depth = (self.around >= 0).sum(0) - 1
         return [(depth == level).nonzero().flatten() for level in range(len(self.around) - 1, 0, -1)]
 
@@ -70,7 +70,8 @@ class Nesting(NamedTuple):
 def dying(norms: Tensor, cover: Cover) -> Tensor:
     """Critical strengths: the penalty strength at which the prox makes each nested group zero: float64 [groups].
 
-    `norms` [atoms] are the norms of the atoms, and the step is 1. All strengths are found together, by bisection.
+    `norms` [atoms] are the norms of the atoms, and the step is 1. Groups are unions of disjoint atoms. All strengths
+    are found together, by bisection.
     """
     nesting, squares = Nesting.of(cover), norms.double().square()
     tiers, around, held = nesting.tiers(), nesting.around, nesting.inner >= 0
@@ -88,11 +89,11 @@ def dying(norms: Tensor, cover: Cover) -> Tensor:
 
 
 def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor], at: Tensor) -> Tensor:
-    """Critical strengths of nested groups: squared norm of each group just before its own shrinkage: [groups].
+    """Critical strengths of nested groups: squared norm of each group just before the prox shrinks it: [groups].
 
-    Each group is taken at its own strength. `direct` [groups] holds the squares of the atoms in no inner group. Row k
-    of `at` [levels, groups] is the strength of the ancestor k levels above each group. The norm that a group passes to
-    its parent is needed at the strengths of all ancestors.
+    Each group has a trial strength. at[k, g] is the trial strength of the group k levels outside group g. The norm of
+    group g at all these strengths is needed for the groups around g. `direct` [groups] holds the sum of squares of the
+    entries that lie in no inner group.
     """
     squares = direct.repeat(len(at), 1)
     for tier in tiers:
@@ -105,8 +106,8 @@ def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor
 def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance: float = TOLERANCE) -> Tensor:
     """Prox of nested groups at a strength that the callback `choose` picks from the critical strengths, in place.
 
-    The prox is exact. choose(0, critical strengths [groups]) returns the strength, and bool [groups]: the groups that
-    must become exactly zero despite rounding.
+    choose(0, critical strengths [groups]) returns the strength and a mask of groups. The masked groups become exactly
+    zero. 0 is the index of the only family.
     """
     if (cover.weight == 0).any():
         name = cover.names[int((cover.weight == 0).nonzero()[0])]

@@ -11,16 +11,15 @@ from structsparse.kernels.memory import flat_array, walkable
 from structsparse.kernels.prox import forest_metric as kernels
 from structsparse.prox.steps import Steps, changed, steps_array
 
-ARRAYS = 8  # number of scratch arrays [nodes] that the kernel needs
+ARRAYS = 8  # number of scratch arrays that the kernel needs, each with one number per node
 
 
 @torch.no_grad()
 def forest_shrink_metric_(W: Tensor, groups: Forest, strength: Steps, steps: Tensor, accuracy: float = 0.0) -> Tensor:
     """Prox of norms of the subtrees of a forest in a diagonal metric (a step per entry), in place.
 
-    The penalty is strength * sum_g weight_g ||V_g||. V_g are the entries of subtree g, and weight_g is the factor of
-    the subtree. `accuracy` is the relative error of the penalty's value at which Newton's method stops. The torch code
-    waits for the device, as the number of Newton iterations depends on the data.
+    The penalty is strength * sum_g weight_g ||V_g||. V_g are the entries of subtree g, and weight_g is its factor.
+    Newton's method stops at the relative error `accuracy` of the penalty's value.
     """
     if W.is_meta or len(groups) == 0:
         return W
@@ -38,9 +37,9 @@ def forest_shrink_metric_(W: Tensor, groups: Forest, strength: Steps, steps: Ten
 class _Newton:
     """Forest prox in a diagonal metric: Newton's method in torch.
 
-    The numba kernel `kernels.prox.forest_metric` computes the same. For each node, tau = reach / ||V||, where V is the
-    prox on the subtree of the node and reach = strength * weight. q is the sum of tau along the path from the root to
-    the node. Arrays with one number per node are in level order.
+    The unknown of each node is tau = threshold / norm. The threshold (`reach`) is strength * weight of the node, and
+    the norm is that of its subtree after the prox. q is the sum of tau along the path from the root to the node. Arrays
+    with one number per node are in level order (sorted by depth).
     """
 
     def __init__(self, W: Tensor, groups: Forest, steps: Tensor, reach: Tensor) -> None:
@@ -52,7 +51,7 @@ class _Newton:
     def shrink_(self, W: Tensor, accuracy: float) -> Tensor:
         """Forest prox in a diagonal metric: W <- the prox of norms of subtrees, by Newton's method.
 
-        The iteration stops when the relative error of the penalty's value is below `accuracy`.
+        The iteration stops when the relative error of the penalty's value is at most `accuracy`.
         """
         tau = self._begin()
         last, safe = torch.inf, False
@@ -69,9 +68,10 @@ class _Newton:
         return W.copy_(torch.where(q.isinf(), 0.0, self._shrunk(q))).add_(0.0)
 
     def _begin(self) -> Tensor:
-        """Forest prox in a diagonal metric: starting point of Newton's method, the first tau of each subtree.
+        """Forest prox in a diagonal metric: starting point of Newton's method.
 
-        tau = reach / ||V||, where V is the prox on the subtree. This method also sets the upper bounds of tau.
+        The unknown of each subtree is tau = threshold / norm after the prox. This method returns the first tau, and
+        stores upper bounds of tau.
         """
         metric = torch.where(self.x == 0, 0.0, self.x / self.steps)
         squares, factor = self._of_nodes(metric * metric), torch.empty_like(self.reach)
@@ -82,7 +82,7 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        self.bound = self.reach / squares.sqrt()  # `squares`: of x / steps after the prox of each subtree
+        self.bound = self.reach / squares.sqrt()  # squared norm of x / steps of each subtree, after shrinking
         self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]
@@ -92,8 +92,8 @@ class _Newton:
     def _up(self, tau: Tensor, q: Tensor):
         """Forest prox in a diagonal metric: one upward pass of Newton's elimination, from the leaves to the roots.
 
-        Returns the worst residual, the residuals as a share of the penalty's value, and the state that the downward
-        pass needs. `tau` and `q` [nodes] are the present values, in level order.
+        `tau` is threshold / norm of each subtree, and `q` sums tau along the path from the root. Returns the largest
+        residual, the residuals as a share of the penalty's value, and intermediate results for `_moved`.
         """
         of = self._of_entries(q, 0.0)
         v = torch.where(of.isinf(), 0.0, self._shrunk(of))
@@ -126,9 +126,9 @@ class _Newton:
         return float(residual.abs().amax()), float(share), (squares, delta, pull, norms, bears)
 
     def _moved(self, tau: Tensor, q: Tensor, state, safe: bool) -> Tensor:
-        """Forest prox in a diagonal metric: the next tau, a Newton step by substitution from the roots down.
+        """Forest prox in a diagonal metric: the next tau (threshold / norm) of each subtree, by a Newton step.
 
-        `state` comes from the upward pass. If `safe`, a fixed-point iteration replaces the Newton step.
+        `state` comes from the upward pass `_up`. If `safe`, a fixed-point iteration replaces the Newton step.
         """
         squares, delta, pull, norms, bears = state
         if safe:
@@ -144,9 +144,9 @@ class _Newton:
         return self._bounded(torch.where(bears, tau / (1 + change.clamp(kernels.LEAST, kernels.MOST)), tau), bears)
 
     def _bounded(self, tau: Tensor, bears: Tensor) -> Tensor:
-        """Forest prox in a diagonal metric: tau of each node, clipped to upper bounds that hold for the exact prox.
+        """Forest prox in a diagonal metric: tau (threshold / norm) of each subtree, clipped to its upper bound.
 
-        `bears` marks the living nodes with a penalty.
+        `bears` marks the nonzero subtrees with a penalty.
         """
         q = torch.zeros_like(tau)
         for a, b in [(0, self.roots), *self.levels]:
@@ -167,30 +167,30 @@ class _Newton:
         return largest
 
     def _shrunk(self, q: Tensor) -> Tensor:
-        """Forest prox in a diagonal metric: the entries x / (1 + step * q) for q of each entry.
+        """Forest prox in a diagonal metric: the entries x / (1 + step * q), with a number q for each entry.
 
-        For q = 0 the entry stays, even if the step is infinite.
+        If q is 0 the entry does not change, even if the step is infinite.
         """
         return torch.where((q > 0) & (self.x != 0), self.x / (1 + self.steps * q), self.x)
 
     def _of_nodes(self, X: Tensor) -> Tensor:
         """Forest prox in a diagonal metric: sums of X over the entries of each node, without the nodes below.
 
-        The result is [nodes], in level order.
+        The result is [nodes], in level order (sorted by depth).
         """
         return self.groups.in_levels(self.groups.own.sums(X))
 
     def _of_entries(self, values: Tensor, fill: float) -> Tensor:
         """Forest prox in a diagonal metric: expand values [nodes] to entries, each with the value of its node.
 
-        The values are in level order; entries in no node get `fill`.
+        The values are in level order (sorted by depth). Entries in no node get `fill`.
         """
         return self.groups.expand(self.groups.in_nodes(values), fill=fill)
 
     def _to_parents(self, values: Tensor, a: int, b: int, added: Tensor) -> None:
-        """Forest prox in a diagonal metric: add numbers of the nodes of one level to the values of the parents.
+        """Forest prox in a diagonal metric: add one number per node of a level to the values of the parents, in place.
 
-        The level has the places a to b in level order, and `added` holds the numbers.
+        The level has the indices a to b in level order (sorted by depth). `added` holds the numbers.
         """
         values[:a].index_add_(0, self.groups.above[a:b], added)
 

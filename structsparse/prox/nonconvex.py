@@ -1,8 +1,8 @@
 """Prox of nonconvex penalties (l0, log-sum, MCP) on the size of an entry or on the norm of a group.
 
-The prox moves an entry or a group straight towards zero. The length of the move depends on the size and on threshold =
-strength * weight * step. As the penalty is not convex, the prox compares zero with the best nonzero point. The prox
-returns the better point, and zero in a tie.
+The prox moves an entry or a group straight towards zero. The length of the move depends on the absolute value or norm,
+and on threshold = strength * weight * step. Of zero and the best nonzero point, the prox returns the better one, and
+zero in a tie.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,15 @@ from structsparse.prox.steps import Steps, changed, is_scalar, steps_array, thre
 
 
 class Movement(NamedTuple):
-    """Nonconvex prox as a function of sizes: how far the prox moves an entry or a group towards zero."""
+    """Nonconvex prox as a function of absolute entries or group norms: how far the prox moves them towards zero."""
 
-    sizes: Callable[[Tensor, Tensor], Tensor]  # (sizes, thresholds) -> distance that each size moves
-    kernel: Callable  # numba kernel of the same prox for entries in CPU memory
-    parameter: float = 0.0  # epsilon of log-sum, reach of the MCP; l0 has no parameter
+    sizes: Callable[[Tensor, Tensor], Tensor]  # function (sizes, thresholds): how far each size moves towards zero
+    kernel: Callable  # numba kernel that applies the same prox to entries in CPU memory
+    parameter: float = 0.0  # argument of the kernel: epsilon of log-sum, reach of the MCP; l0 ignores it
 
 
 def hard() -> Movement:
-    """Nonconvex prox of the l0 penalty, the hard threshold: a size v becomes zero or does not move.
+    """Nonconvex prox of the l0 penalty, the hard threshold: an absolute value or norm v becomes zero or does not move.
 
     The penalty is threshold * (1 if v > 0).
     """
@@ -34,15 +34,15 @@ def hard() -> Movement:
 
 
 def log_sum(epsilon: float) -> Movement:
-    """Nonconvex prox of the log-sum penalty, threshold * epsilon * log(1 + v / epsilon) of a size v."""
+    """Nonconvex prox of the log-sum penalty, threshold * epsilon * log(1 + v / epsilon), of an entry or norm v."""
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
-        """Nonconvex prox of the log-sum penalty: the distances that sizes move towards zero."""
+        """Nonconvex prox of the log-sum penalty: how far absolute entries or group norms (`size`) move towards zero."""
         # the best nonzero size is the larger root v of (v + epsilon) (v - size) + epsilon * threshold = 0
         past = size - epsilon
         discriminant = past * past + 4 * epsilon * (size - threshold)
         root = discriminant.clamp(min=0).sqrt()
-        near = 2 * epsilon * (size - threshold) / (root - past)  # the same root, without cancellation
+        near = 2 * epsilon * (size - threshold) / (root - past)  # the larger root, without cancellation
         living = torch.where(past >= 0, (past + root) / 2, near)
         better = threshold * epsilon * torch.log1p(living / epsilon) < living * (size - living / 2)
         moved = threshold * (epsilon / (epsilon + living))
@@ -55,12 +55,13 @@ def log_sum(epsilon: float) -> Movement:
 def firm(reach: float) -> Movement:
     """Nonconvex prox of the MCP (minimax concave penalty), the firm threshold.
 
-    The penalty of a size v is threshold * (v - v^2 / (2 reach)) up to v = reach, then constant: threshold * reach / 2.
+    The penalty of an absolute value or norm v is threshold * (v - v^2 / (2 reach)) up to v = reach. Beyond it is
+    constant: threshold * reach / 2.
     """
 
     def moves(size: Tensor, threshold: Tensor) -> Tensor:
-        """Nonconvex prox of the MCP: the distances that sizes move towards zero."""
-        concave = threshold >= reach  # a concave objective has its minimum at zero or at the size
+        """Nonconvex prox of the MCP: how far absolute entries or group norms (`size`) move towards zero."""
+        concave = threshold >= reach  # if the objective is concave, its minimum is at 0 or at `size`
         gentle = torch.where(concave, 0.0, threshold)
         kept = gentle * (reach - size) / (reach - gentle)
         dies = size <= torch.where(concave, (reach * threshold).sqrt(), threshold)
@@ -73,7 +74,7 @@ def firm(reach: float) -> Movement:
 def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) -> Tensor:
     """Nonconvex prox of a penalty on the absolute value of each entry, in place.
 
-    `movement` gives the distance that a size moves.
+    `movement` computes how far an absolute value moves towards zero.
     """
     if not walkable(W):
         size = W.abs()
@@ -91,7 +92,7 @@ def move_entries_(W: Tensor, strength: Steps, steps: Steps, movement: Movement) 
 def move_groups_(W: Tensor, groups: Partition, strength: Steps, steps: float | Tensor, movement: Movement) -> Tensor:
     """Nonconvex prox of a penalty on the norm of each disjoint group, in place, with one step for all entries.
 
-    `movement` gives the distance that a norm moves.
+    `movement` computes how far a norm moves towards zero.
     """
     norms = groups.norms(W)
     share = movement.sizes(norms, thresholds(strength, steps, W) * groups.weight) / norms.clamp(
@@ -111,5 +112,5 @@ def drop_groups_(W: Tensor, groups: Partition, strength: Steps, steps: Steps) ->
     else:
         squares = W.double().square() / steps.double()  # 0 / 0 = NaN for a zero entry with step 0
         norms, least = groups.sums(torch.where(W == 0, 0.0, squares)), 2 * strength * groups.weight
-    dies = (norms <= least) & (least > 0)  # unpenalised groups stay, even if the norm underflows to 0
+    dies = (norms <= least) & (least > 0)  # unpenalised groups are kept, even if the norm underflows to 0
     return W.masked_fill_(groups.expand(dies, fill=False), 0.0)

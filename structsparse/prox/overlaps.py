@@ -1,11 +1,11 @@
 """Prox of overlapping groups: the exact prox of the sum of the norms of the groups, through the dual problem.
 
-If all entries of an atom have the same step, the prox multiplies each atom by one number. Then only the norms of the
-atoms matter: one pass over memory computes the norms, a small problem over atoms is solved, and a second pass
-multiplies. With a step per entry the same problem is solved over entries.
+Groups are unions of disjoint atoms. If all entries of an atom have the same step, the prox multiplies each atom by one
+number. It is then enough to solve the problem for the norms of the atoms. With a step per entry the problem is solved
+for all entries.
 
-Block coordinate descent on the dual converges within a few rounds if groups hardly overlap or are nested. It stores a
-float64 for each member of each group. Harder problems of at most a thousand groups go to `prox.overlaps_interior`.
+The method is block coordinate descent on the dual. It converges within a few rounds if groups hardly overlap or are
+nested. Harder problems of at most a thousand groups go to `prox.overlaps_interior`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.overlaps_interior import Minimum, fits, shrink_by_pulls
 from structsparse.prox.steps import Steps, changed, is_scalar, number, thresholds
 
-TOLERANCE = 1e-13  # error relative to the norm of W; about the rounding error of float64
-ROUNDS = 4_000  # passes over all groups, at most
-PATIENCE, WORK = 60, 1 << 16  # the interior point method follows after max(PATIENCE, WORK / copies) rounds
-FEW = 1000  # largest number of groups for the interior point method
-MANY = 1 << 16  # number of copies of entries above which the interior point method goes first
-CHECK = 50  # rounds of dual ascent between two computations of the duality gap, which wait for the device
-WARNED = weakref.WeakSet()  # covers whose prox has been reported not to reach its tolerance
+TOLERANCE = 1e-13  # error of the result relative to the norm of the weights; about the rounding error of float64
+ROUNDS = 4_000  # maximum number of passes over all groups
+# the interior point method follows after max(PATIENCE, WORK / total size of all groups) passes over the groups
+PATIENCE, WORK = 60, 1 << 16
+FEW = 1000  # maximum number of groups for the interior point method
+MANY = 1 << 16  # total size of all groups above which the interior point method is tried first
+CHECK = 50  # dual ascent iterations between two duality gaps; computing a gap waits for the device
+WARNED = weakref.WeakSet()  # covers (sets of groups) for which a warning of an inexact prox was given
 
-Solve = Callable[[Tensor, Steps, bool], Tensor]  # (x, steps, over_atoms) -> prox of x
+# function (x, steps, over_atoms): the prox of x, which holds the norms of atoms if over_atoms, else entries
+Solve = Callable[[Tensor, Steps, bool], Tensor]
 
 
 @torch.no_grad()
@@ -51,15 +53,14 @@ def overlapping_shrink_(
     """Prox of overlapping groups, in place: norms of the groups plus an l1 norm of the entries in groups.
 
     The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of group g, and
-    weight_g is the factor of the group.
+    weight_g is its factor. The soft threshold of the entries comes first, then the prox of the group norms.
 
-    The soft threshold of the entries comes before the prox of the group norms. This is exact, as the group prox
-    multiplies each entry by a nonnegative number. The iteration stops when the duality gap shows that V is within
-    tolerance * ||W|| of the minimum. Both norms are in the metric 1 / steps. If the rounds run out first, a warning is
-    given once per cover, unless `tell` is false.
-
-    `dual`: dual variables to start from, updated in place, see `new_dual`. `weight` replaces the weights of the cover.
-    `rounds`: passes over the groups, at most.
+    The iteration stops when the duality gap shows that V is within tolerance * ||W|| of the minimum. Distance and norm
+    are in the metric 1 / steps.
+    - `dual`: dual variables to start from, updated in place, see `new_dual`.
+    - `weight`: replaces the weights of the cover.
+    - `tell`: whether to warn, once per cover, that the tolerance was not reached.
+    - `rounds`: maximum number of passes over the groups.
     """
     reach = strength * (cover.weight if weight is None else weight)
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
@@ -67,7 +68,7 @@ def overlapping_shrink_(
     def solve(x, steps, over_atoms):
         """Prox of the norms of overlapping groups at x, which holds norms of atoms or entries.
 
-        Dispatches to the CPU or to another device, and warns if the result is inexact.
+        The numba kernels or torch code compute the result. If it is inexact, a warning is given.
         """
         minimise = minimise_by_kernels if walkable(W) else minimise_by_torch
         v, distance = minimise(x, steps, cover, reach, over_atoms, tolerance, dual, rounds)
@@ -79,7 +80,10 @@ def overlapping_shrink_(
 
 
 def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
-    """Overlapping groups prox: whether the shape of the steps shows one step for all entries of each atom."""
+    """Overlapping groups prox: whether the shape of the steps shows one step for all entries of each atom.
+
+    Groups are unions of disjoint atoms.
+    """
     if is_scalar(steps):
         return True
     shape = [1] * (len(cover.shape) - steps.dim()) + list(steps.shape)
@@ -89,7 +93,8 @@ def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
 def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, steps: Steps) -> Tensor:
     """Overlapping groups prox: soft threshold of W, then the function `solve` on the norms of the atoms, in place.
 
-    If steps differ within an atom, solve(x, steps, over_atoms=False) gets all entries instead.
+    Groups are unions of disjoint atoms. If steps differ within an atom, solve(x, steps, over_atoms=False) gets all
+    entries instead.
     """
     cover.atoms.check(W)
     if is_scalar(steps) and cover.atoms.in_blocks(W):
@@ -107,8 +112,8 @@ def on_norms_(solve: Solve, W: Tensor, cover: Cover, entry_strength: Steps, step
 def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
     """Overlapping groups prox, like `on_norms_`, for atoms that are row blocks in CPU memory.
 
-    There are two passes over memory, each with the soft threshold. The first pass computes the norms of the atoms, the
-    second multiplies the atoms.
+    Groups are unions of disjoint atoms. The first pass over memory computes the norms of the atoms, the second
+    multiplies the atoms. Both passes apply the soft threshold.
     """
     blocks = cover.atoms.offsets.numpy(), cover.shape[1:].numel()
     cut = number(thresholds(entry_strength, steps, W), W)
@@ -121,12 +126,12 @@ def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
 
 
 def _factors(before: Tensor, after: Tensor) -> Tensor:
-    """Overlapping groups prox: the factor of each atom, which is its norm after the prox / its norm before."""
+    """Overlapping groups prox: factor of each atom (set that no group divides): norm after / before the prox."""
     return torch.where(before == 0, 1.0, after / before)
 
 
 def _covered_steps(W, cover, steps) -> Steps:
-    """Overlapping groups prox: the steps, with zeros for the entries that lie in no group."""
+    """Overlapping groups prox: the steps, set to zero at the entries that lie in no group."""
     if not cover.free:
         return steps
     wide = torch.broadcast_to(cover.covered(), W.shape)
@@ -134,12 +139,12 @@ def _covered_steps(W, cover, steps) -> Steps:
 
 
 def _replace_entries_(solve, W, cover, steps) -> Tensor:
-    """Overlapping groups prox with a step per entry, in place: `solve` on all entries, in the order atom by atom."""
+    """Overlapping groups prox with a step per entry, in place: apply `solve` to all entries."""
     flat = W.flatten().double()
     steps = steps.double().expand(W.shape).flatten()
     order = cover.entries()[0]
     if order is None:
-        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # no negative zeros
+        return W.copy_(solve(flat.clone(), steps.clone(), False).view(W.shape) + 0.0)  # adding 0 removes negative zeros
     flat = flat.index_copy(0, order, solve(flat[order], steps[order], False))
     return W.copy_(flat.view(W.shape) + 0.0)
 
@@ -147,7 +152,8 @@ def _replace_entries_(solve, W, cover, steps) -> Tensor:
 def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
     """Overlapping groups prox: atoms and groups of a cover as numpy arrays (bounds, members, offsets, starts).
 
-    `kernels.prox.overlaps` explains the arrays. With one step per atom (`over_atoms`), each atom counts as one entry.
+    `kernels.prox.overlaps` explains the arrays. Groups are unions of disjoint atoms. If `over_atoms`, each atom counts
+    as one entry.
     """
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     if over_atoms:
@@ -156,9 +162,9 @@ def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
 
 
 def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
-    """Overlapping groups prox: position and group of each copy of an atom (or entry), int64 [copies].
+    """Overlapping groups prox: index and group of each copy of an entry (or of an atom), as int64 [copies].
 
-    There is one copy for each group that contains the atom or entry.
+    An entry or atom has a copy in each group that contains it. Groups are unions of disjoint atoms.
     """
     return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
 
@@ -166,8 +172,9 @@ def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
 def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
     """Overlapping groups prox: dual variables, all zero, as a warm start for the first call.
 
-    With one step per atom there is one number per member of a group. With a step per entry there is one number per copy
-    of an entry. Few groups with many entries have one number per group.
+    With one step per atom there is one number for each atom of each group. Groups are unions of disjoint atoms. With a
+    step per entry there is one number for each entry of each group, or only one per group if few groups have many
+    entries.
     """
     if one_step_per_atom(cover, steps):
         length = len(cover.members)
@@ -177,15 +184,15 @@ def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
 
 
 def _without_copies(cover: Cover) -> bool:
-    """Overlapping groups prox: whether few groups have so many copies that the interior point method goes first."""
+    """Overlapping groups prox: whether the interior point method goes first: few groups with many entries."""
     return len(cover) <= FEW and cover.copies > MANY
 
 
 def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
     """Overlapping groups prox at x in CPU memory: the exact result and a bound on its relative error.
 
-    The numba kernels run dual descent, then the interior point method if the error is too large. `reach` [groups] is
-    the threshold of each norm.
+    The numba kernels run dual descent. If the error is too large, the interior point method follows. `reach` [groups]
+    is the threshold of each norm.
     """
     if is_scalar(steps) and float(steps) == 0:
         return x, 0.0
@@ -196,7 +203,7 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
         if even and cover.nested:
-            start.zero_()  # for nested groups one round is exact if it starts at zero
+            start.zero_()  # for nested groups, one round that starts at zero is exact
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
         best, length, rounds = x.clone(), steps.clone(), min(rounds, _rounds(cover, int(starts[-1])))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
@@ -209,14 +216,14 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
 
 
 def _rounds(cover: Cover, copies: int) -> int:
-    """Overlapping groups prox: rounds of dual descent, at most; fewer if the interior point method can follow."""
+    """Overlapping groups prox: maximum number of rounds of dual descent, before the interior point method."""
     return min(ROUNDS, max(PATIENCE, WORK // max(1, copies))) if len(cover) <= FEW else ROUNDS
 
 
 def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
-    """Overlapping groups prox: call the interior point method; `etas` is the warm start, updated in place.
+    """Overlapping groups prox: call the interior point method, with torch code or numba kernels (`walk`).
 
-    `walk` selects the numba kernels instead of torch code.
+    `etas` [groups] is the warm start, updated in place.
     """
     minimum = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
     if etas is not None:
@@ -254,7 +261,7 @@ def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, round
 def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
     """Overlapping groups prox by accelerated projected gradient ascent on the dual, all groups at once, in torch.
 
-    The momentum restarts from zero whenever it overshoots.
+    The momentum restarts from zero if a step overshoots.
     """
     places, owner = copies_of(cover, over_atoms)
     problem = _Dual(x, steps, places, owner, reach)
@@ -279,8 +286,8 @@ def _ascended(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tu
 class _Dual:
     """Overlapping groups prox in torch: the dual problem.
 
-    The prox is argmin_v sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps) = x - steps * sum_g dual_g. v_g are the
-    entries of group g, reach_g is the threshold of the group, and ||dual_g|| <= reach_g.
+    The prox minimises sum_g reach_g ||v_g|| + sum (v - x)^2 / (2 * steps). v_g are the entries of group g, and reach_g
+    is the threshold of the group. The solution is x - steps * sum_g dual_g, where ||dual_g|| <= reach_g.
     """
 
     def __init__(self, x: Tensor, steps: Tensor, places: Tensor, owner: Tensor, reach: Tensor):
@@ -295,15 +302,15 @@ class _Dual:
         self.scale = torch.where(moved, self.x.square() / self.steps, 0.0).sum()
 
     def total(self, values: Tensor) -> Tensor:
-        """Overlapping groups prox in torch: sum of values [copies] over the copies of each group: [groups]."""
+        """Overlapping groups prox in torch: sum of values (one per entry and group) over each group: [groups]."""
         return torch.zeros_like(self.reach).index_add(0, self.owner, values)
 
     def inner(self, one: Tensor, two: Tensor) -> Tensor:
-        """Overlapping groups prox in torch: inner product of two dual vectors, weighted with the group curvatures."""
+        """Overlapping groups prox in torch: inner product of two dual vectors, weighted by a curvature per group."""
         return (self.total(one * two) * self.curvature).sum()
 
     def moved(self, dual: Tensor) -> Tensor:
-        """Overlapping groups prox in torch: the primal point x - steps * sum of duals for a dual vector."""
+        """Overlapping groups prox in torch: the primal point x - steps * (sum of the dual vectors of all groups)."""
         return self.x - self.steps * torch.zeros_like(self.x).index_add(0, self.places, dual)
 
     def ascend(self, dual: Tensor) -> tuple[Tensor, Tensor]:
@@ -319,8 +326,8 @@ class _Dual:
     def primal(self, dual: Tensor, inside: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         """Overlapping groups prox in torch: the primal point of a dual vector, and the duality gap.
 
-        Groups whose dual variables lie strictly inside their ball are set to zero. Groups that are negligible at this
-        tolerance are set to zero too.
+        Two kinds of groups are set to zero: groups whose dual variables lie strictly inside their ball (`inside`), and
+        groups that are negligible at this tolerance.
         """
         v = self.moved(dual)
         distance = torch.where(v == 0, 0.0, v.square() / self.steps)

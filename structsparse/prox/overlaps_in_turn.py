@@ -1,6 +1,6 @@
 """Prox of overlapping groups in turn: one family of disjoint groups after the other, in one pass.
 
-The result is not the prox of the sum of all norms.
+The result only approximates the prox of the sum of all norms.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from structsparse.kernels.prox.overlaps_in_turn import shrink_in_turn
 from structsparse.prox.overlaps import copies_of, on_norms_, set_arrays
 from structsparse.prox.steps import Steps, is_scalar, thresholds
 
-NEWTON_ROUNDS = 12  # fixed number of Newton iterations, as a convergence test would wait for the device
+NEWTON_ROUNDS = 12  # number of Newton iterations; fixed, as a convergence test would wait for the GPU
 
-Choose = Callable[[int, Tensor], tuple[float, Tensor]]  # (family, critical strengths) -> strength, groups to be zero
+# function (index of a family, critical strengths of its groups): the strength, and a mask of groups to set to zero
+Choose = Callable[[int, Tensor], tuple[float, Tensor]]
 
 
 class Turn(NamedTuple):
     """Overlapping groups in turn: a family of disjoint groups, as slices into a cover sorted by family."""
 
-    groups: slice  # the groups of the family
-    members: slice  # the atoms of these groups in the list of members
-    copies: slice  # the entries of these groups in the list of copies
+    groups: slice  # positions of the groups of the family in the list of groups
+    members: slice  # positions of the family in the list of the atoms of all groups (`Cover.members`)
+    copies: slice  # positions of the family in the list of the entries of all groups
 
 
 def turns(cover: Cover, colours: Tensor) -> list[Turn]:
-    """Overlapping groups in turn: the families of disjoint groups of a cover whose groups are sorted by colour.
+    """Overlapping groups in turn: the families of disjoint groups of a cover whose groups are sorted by family.
 
-    `colours` [groups] is the family of each group.
+    `colours` [groups] is the index of the family of each group.
     """
     bounds = [0, *torch.bincount(colours).cumsum(0).tolist()] if len(colours) else [0]
     columns = [[int(of[b]) for b in bounds] for of in (torch.arange(len(cover) + 1), cover.offsets, cover.starts)]
@@ -48,14 +49,11 @@ def shrink_in_turn_(
 ) -> Tensor:
     """Prox of overlapping groups in turn, in place: soft threshold, then the group lasso prox of each family.
 
-    Where families overlap, this is not the prox of the sum of the norms.
+    If groups of different families overlap, this is not the prox of the sum of the norms.
     """
 
     def solve(x, steps, over_atoms):
-        """Prox of the families of overlapping groups in turn, at x, which holds norms of atoms or entries.
-
-        Dispatches to the CPU or to another device.
-        """
+        """Prox of the families of overlapping groups in turn, at x, which holds norms of atoms or entries."""
         shrink = _in_turn if walkable(W) else _in_turn_by_torch
         return shrink(x, steps, cover, cover.weight * strength, over_atoms, families)
 
@@ -67,7 +65,7 @@ def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, ch
     """Prox of overlapping groups in turn, in place: each family with a strength that the callback `choose` picks.
 
     choose(k, critical strengths) gets the strengths at which the groups of family k would become zero. It returns the
-    strength for the family, and bool [groups of the family]: the groups that must become exactly zero despite rounding.
+    strength for the family and a mask of its groups. The masked groups become exactly zero.
     """
 
     def solve(x, steps, over_atoms):
@@ -118,7 +116,7 @@ def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
 def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Tensor) -> Tensor:
     """Prox of overlapping groups in turn: the group lasso prox of one family of disjoint groups.
 
-    Copy i of an entry or atom is x[at[i]] and belongs to group[i]. `reach` is the threshold of each norm.
+    x[at[i]] is an entry (or the norm of an atom) of group[i]. `reach` is the threshold of each norm.
     """
     w, cut = x[at], thresholds(reach[group], steps if is_scalar(steps) else steps[at], x)
     theta = _norms_after(w, cut, group, len(reach))[group]
@@ -128,12 +126,12 @@ def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Te
 def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
     """Prox of overlapping groups in turn: norm of each group of a family after its prox, by Newton's method.
 
-    The method starts from a lower bound. `w` and `cut` hold the entry and the threshold of each copy.
-    `kernels.prox.blocks` explains why Newton's method converges.
+    `w` and `cut` hold the values and thresholds of the entries, and `group` holds their groups. `kernels.prox.blocks`
+    explains why Newton's method converges.
     """
 
     def total(values):
-        """Prox of overlapping groups in turn: sum of values [copies] over each group of the family."""
+        """Prox of overlapping groups in turn: sum of values (one per entry) over each group of the family."""
         return values.new_zeros(groups).index_add(0, group, values)
 
     theta = total((w - torch.clamp(w, -cut, cut)).square()).sqrt()

@@ -2,13 +2,15 @@
 
     argmin_v  sum_g reach_g ||v_g|| + sum_i (v_i - x_i)^2 / (2 steps_i)
 
-v_g are the entries of group g, and reach_g is the threshold of the group. reach ||v|| is the minimum of reach (||v||^2
-/ eta + eta) / 2 over eta. So the solution is v_i = x_i / (1 + steps_i * pull). The pull of an atom is the sum of
-reach_g / eta_g over the groups of the atom. This leaves a smooth convex problem in eta >= 0.
+v_g are the entries of group g, and reach_g is the threshold of the group. The method replaces ||v_g|| by (||v_g||^2 /
+eta_g + eta_g) / 2, whose minimum over eta_g > 0 is ||v_g||. The solution for given eta is v_i = x_i / (1 + steps_i *
+pull_i). pull_i is the sum of reach_g / eta_g over the groups of entry i.
 
-Newton's method follows the central path of the barrier -mu * log(eta), until the groups whose eta goes to zero are
-known. These groups are set to exactly zero. Newton's method without a barrier solves the problem of the other groups.
-If the duality gap of the result is too large, the path continues.
+The remaining problem in eta is smooth and convex. It is solved in these steps:
+- Newton's method minimises it with a barrier -mu * log(eta), for smaller and smaller mu.
+- The groups whose eta goes to zero are set to exactly zero.
+- Newton's method without a barrier computes the other groups.
+- If the duality gap of the result is too large, mu falls further.
 """
 
 from __future__ import annotations
@@ -21,40 +23,42 @@ from torch import Tensor
 from structsparse.groups.cover import Cover
 from structsparse.kernels.prox import overlaps_interior as kernels
 
-FALL = 0.1  # factor of the barrier mu from one stage to the next
-STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40  # largest numbers of iterations; ordinary problems need fewer
-COLLAPSE = -0.9  # relative Newton step of an eta below which the group counts as dead
-SLOW = 3  # rounds in a row without a halved duality gap after which the guess of dead groups counts as wrong
-CLOSE = 0.1  # a stage ends when the squared Newton decrement falls to CLOSE * mu
-DENSE = 1 << 23  # largest number of entries of a dense matrix [groups, atoms]
+FALL = 0.1  # factor by which the coefficient mu of the barrier falls from one stage to the next
+# maximum numbers: barrier stages, Newton iterations per stage, halvings of a step, Newton iterations without barrier
+STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40
+COLLAPSE = -0.9  # a group counts as zero if the relative Newton step of its unknown eta is below this
+SLOW = 3  # maximum number of iterations without halving the duality gap; then the guess of zero groups is wrong
+CLOSE = 0.1  # a barrier stage ends when the squared Newton decrement is at most CLOSE * mu (coefficient of the barrier)
+DENSE = 1 << 23  # maximum number of entries of a dense matrix [groups, atoms]
 
 
 class Minimum(NamedTuple):
     """Interior point prox of overlapping groups: a solution, with a bound on its error."""
 
-    v: Tensor  # the entries (or norms of atoms) after the prox
-    etas: Tensor  # [groups]: the norm of a living group; minus the last eta of a dead group
-    distance: float  # bound on the distance to the exact minimum, relative to the norm of x, in the metric 1 / steps
+    v: Tensor  # the entries (or norms of atoms, sets that no group divides) after the prox
+    etas: Tensor  # [groups]: the unknown of each group, for a warm start; negative if the group is zero
+    distance: float  # bound on the distance to the exact prox, relative to the norm of the input
 
 
 class State(NamedTuple):
-    """Interior point prox of overlapping groups: a point on the central path.
+    """Interior point prox of overlapping groups: one point of the iteration.
 
-    v is the primal point, with v = x / (1 + steps * pull).
+    At this point, an entry x becomes v = x / (1 + step * pull). The pull of an entry is the sum of threshold / eta over
+    its groups.
     """
 
     etas: Tensor  # the unknowns eta: [groups]
-    slope: Tensor  # derivative of the objective with respect to log(eta): [groups]
-    pulls: Tensor  # reach / eta of each group: [groups]
-    squares: Tensor  # pull * |v_g|^2 of each group: [groups]
-    sums: Tensor  # the result of Entries.sums: [3, atoms]
+    slope: Tensor  # derivative of the objective with barrier, with respect to log(eta): [groups]
+    pulls: Tensor  # threshold / eta of each group: [groups]
+    squares: Tensor  # threshold / eta * squared norm of the entries of each group: [groups]
+    sums: Tensor  # the three sums that `Entries.sums` computes: [3, atoms]
 
 
 class Entries:
     """Interior point prox of overlapping groups: entries x and their steps, and sums over the entries of each atom.
 
-    The order is atom by atom: atom k has the entries bounds[k] : bounds[k + 1]. `walk` selects the numba kernels
-    instead of torch code.
+    Groups are unions of disjoint atoms. Atom k has the entries bounds[k] : bounds[k + 1]. `walk` selects the numba
+    kernels instead of torch code.
     """
 
     def __init__(self, x: Tensor, steps: Tensor, bounds: Tensor, walk: bool):
@@ -66,8 +70,9 @@ class Entries:
     def sums(self, pull: Tensor) -> Tensor:
         """Interior point prox of overlapping groups: three sums over the entries of each atom: [3, atoms].
 
-        The terms are v^2, steps * v^2 / (1 + steps * pull), and steps * v^2, where v = x / (1 + steps * pull). The
-        second sum is minus half the derivative of the first with respect to the pull.
+        Groups are unions of disjoint atoms. `pull` [atoms] gives v = x / (1 + steps * pull). The sums are over v^2,
+        steps * v^2 / (1 + steps * pull), and steps * v^2. The second sum is minus half the derivative of the first sum
+        with respect to the pull.
         """
         if self.walk:
             sums = torch.empty(3, len(pull), dtype=torch.float64)
@@ -80,8 +85,8 @@ class Entries:
     def sums_at_zero(self) -> Tensor:
         """Interior point prox of overlapping groups: three sums at v = 0 over the entries of each atom: [3, atoms].
 
-        The terms are x^2 / steps, x^2 / steps^2, and x^2 / steps where steps > 0. The first two sums are infinite if
-        the atom has a nonzero entry with step 0.
+        Groups are unions of disjoint atoms. The sums are over x^2 / steps, x^2 / steps^2, and x^2 / steps where steps >
+        0. The first two sums are infinite if the atom has a nonzero entry with step 0.
         """
         if self.walk:
             sums = torch.empty(3, len(self.bounds) - 1, dtype=torch.float64)
@@ -94,7 +99,8 @@ class Entries:
     def pulled(self, pull: Tensor, zero: Tensor) -> Tensor:
         """Interior point prox of overlapping groups: the entries v = x / (1 + steps * pull) for pulls of atoms.
 
-        The entries are exactly zero in atoms that are marked in `zero`.
+        Groups are unions of disjoint atoms. `pull` holds one number for each atom. In atoms marked in `zero` the
+        entries are exactly zero.
         """
         if self.walk:
             v = torch.empty_like(self.x)
@@ -103,7 +109,10 @@ class Entries:
         return torch.where(zero[self.atom], 0.0, self.x / (1 + self.steps * pull[self.atom]))
 
     def _added(self, *terms: Tensor) -> Tensor:
-        """Interior point prox of overlapping groups: sums of terms [entries] over each atom: [terms, atoms]."""
+        """Interior point prox of overlapping groups: for each tensor of `terms` [entries], the sums over each atom.
+
+        The result is [terms, atoms].
+        """
         terms = torch.stack(terms)
         return terms.new_zeros(len(terms), len(self.bounds) - 1).index_add(1, self.atom, terms)
 
@@ -115,7 +124,7 @@ class Entries:
 class Problem:
     """Interior point prox of overlapping groups as a smooth convex problem with one unknown, eta, per group.
 
-    Groups whose reach is 0 keep eta = 1 and do not pull.
+    Groups with a threshold (`reach`) of 0 are ignored and keep eta = 1.
     """
 
     def __init__(self, entries: Entries, cover: Cover, reach: Tensor):
@@ -124,20 +133,20 @@ class Problem:
         self.energy, self.at_zero, finite = entries.sums_at_zero()
         self.scale = float(torch.where(self.covered, finite, 0.0).sum())
         self.inside, self.sets = None, None
-        self.norms = self.gather(entries.sums(torch.zeros_like(self.energy))[0]).sqrt()  # norm of x over each group
+        self.norms = self.gather(entries.sums(torch.zeros_like(self.energy))[0]).sqrt()  # group norms before the prox
 
     def gather(self, values: Tensor) -> Tensor:
         """Interior point prox of overlapping groups: sums of values [atoms] over the atoms of each group.
 
-        Groups whose reach is 0 get zero.
+        Groups are unions of disjoint atoms. Groups with a threshold of 0 get zero.
         """
         return torch.where(self.active, self.cover.gather(values), 0.0)
 
     def state(self, etas: Tensor, mu: float, living: Tensor, zero: Tensor) -> State:
         """Interior point prox of overlapping groups: the point at these etas, with its slopes.
 
-        `mu` is the coefficient of the barrier. Groups that are not in `living` do not pull, and atoms marked in `zero`
-        do not count.
+        `mu` is the coefficient of the barrier. Groups outside the mask `living` and atoms (sets of entries) in the mask
+        `zero` are ignored.
         """
         pulls = torch.where(living, self.reach / etas, 0.0)
         sums = torch.where(zero | ~self.covered, 0.0, self.entries.sums(self.cover.scatter(pulls)))
@@ -157,13 +166,13 @@ class Problem:
         matrix.diagonal().add_(1.0)
         factor, failed = torch.linalg.cholesky_ex(matrix)
         if bool(failed):
-            return -at.slope / diagonal  # a step for an upper bound of the curvature, never too long
+            return -at.slope / diagonal  # a shorter step, from an upper bound of the curvature
         return -root * torch.cholesky_solve((root * at.slope)[:, None], factor)[:, 0]
 
     def common(self, values: Tensor) -> Tensor:
         """Interior point prox of overlapping groups: sums of values [atoms] over the atoms common to two groups.
 
-        The result is [groups, groups], with one sum per pair of groups.
+        Groups are unions of disjoint atoms. The result is [groups, groups], with one sum per pair of groups.
         """
         members, owner = self.cover.members.long(), self.cover.owner.long()
         if fits(self.cover):
@@ -197,10 +206,10 @@ def shrink_by_pulls(
 ) -> Minimum:
     """Prox of overlapping groups at x by the interior point method.
 
-    `reach` [groups] is the threshold of each norm. The field `distance` of the result bounds the error. The `etas` of a
-    similar problem serve as a warm start.
+    Groups are unions of disjoint atoms. Atom k has the entries bounds[k] : bounds[k + 1]. `reach` [groups] is the
+    threshold of each norm. `walk` selects the numba kernels. `etas` of a similar problem serve as a warm start.
     """
-    if bool(steps.isinf().any()):  # the prox of an entry with an infinite step is zero
+    if bool(steps.isinf().any()):  # the prox of a penalised entry with an infinite step is zero
         covered = (cover.scatter((reach > 0).double()) > 0).repeat_interleave(bounds.diff(), output_size=len(x))
         endless = steps.isinf() & covered
         x, steps = torch.where(endless, 0.0 * x, x), torch.where(steps.isinf(), 1.0, steps)
@@ -224,9 +233,9 @@ def _followed(problem: Problem, tolerance: float) -> Minimum:
         mu *= FALL
         before, at = etas, _centred(problem, etas, mu)
         etas, norms = at.etas, problem.gather(at.sums[0]).sqrt()
-        # first guess: as mu falls, 2 mu / (reach eta) falls like mu in a living group, the norm of v in a dead group
+        # first guess of zero groups: the norm of the group is small, relative to its norm before the prox
         guess = 2 * mu / (reach * etas) * problem.norms > norms
-        # second guess: as mu falls, eta of a dead group falls like mu, of a living group not at all, else like sqrt(mu)
+        # second guess of zero groups: eta has fallen almost as much as mu
         for dead in (guess, etas < FALL**0.75 * before):
             minimum = _finished(problem, etas, problem.active & dead, tolerance, stage == STAGES - 1)
             if minimum is not None and (best is None or minimum.distance < best.distance):
@@ -237,9 +246,9 @@ def _followed(problem: Problem, tolerance: float) -> Minimum:
 
 
 def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
-    """Interior point prox of overlapping groups: Newton's method to the minimum under the barrier mu.
+    """Interior point prox of overlapping groups: Newton's method to the minimum with a barrier.
 
-    A step is halved until it does not overshoot. Slopes decide this, as slopes lose fewer digits than values.
+    `mu` is the coefficient of the barrier. A step is halved until it does not overshoot.
     """
     everything = problem.active, torch.zeros_like(problem.covered)
     at = problem.state(etas, mu, *everything)
@@ -255,15 +264,15 @@ def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
                 break
             share *= 0.5
         else:
-            break  # no shorter step helps: the slopes are rounding errors
+            break  # halving does not help: the slopes are only rounding errors
     return at
 
 
 def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, always: bool) -> Minimum | None:
-    """Interior point prox of overlapping groups: the solution with dead groups at exactly zero.
+    """Interior point prox of overlapping groups: the solution with the groups in `dead` at exactly zero.
 
-    Newton's method without a barrier computes the other groups. The result is None if the dual variables of the dead
-    groups cannot hold their entries at zero, unless `always` is set.
+    Newton's method without a barrier computes the other groups. The result is None if these groups cannot all be zero,
+    unless `always` is set.
     """
     reach, bound = problem.reach, tolerance**2 * problem.scale / 2
     dead, zero, gap = _laid_down(problem, etas, dead)
@@ -274,7 +283,7 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
         living = problem.active & ~dead
         at = problem.state(etas, 0.0, living, zero)
         norms = problem.gather(at.sums[0]).sqrt()
-        # with dual variables reach * v / |v|, whose slack is zero, v moves by steps * v * (reach / |v| - pull)
+        # for the duality gap: reach / |v| minus pull of each group, summed over the groups of each atom
         apart = problem.cover.scatter(torch.where(living & (norms > 0), reach / norms - at.pulls, 0.0))
         total = gap + float((apart.square() * at.sums[2]).sum()) / 2
         slow = 0 if total < 0.5 * least else slow + 1
@@ -301,9 +310,8 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
 def _laid_down(problem: Problem, etas: Tensor, dead: Tensor) -> tuple[Tensor, Tensor, float]:
     """Interior point prox of overlapping groups: the consequences of setting the groups `dead` to zero.
 
-    Returns the mask of all dead groups, the mask of the zero atoms, and the added duality gap. The dual variables of
-    the dead groups share the force that holds their entries at zero. The gap grows if the dual variables of a group
-    leave their ball.
+    Returns the mask of all zero groups, the mask of the zero atoms, and the duality gap that they add. Groups are
+    unions of disjoint atoms. The gap is above 0 if no dual variables of the right norm hold the entries at zero.
     """
     cover = problem.cover
     zero = cover.scatter(dead.double()) > 0

@@ -12,9 +12,8 @@ from structsparse.prox.steps import Steps, changed, is_scalar, refuse_entry_step
 def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
     """Prox of total variation along sequences, in place: strength * sum |V[t + 1] - V[t]|.
 
-    The position t runs along one dimension. The result is exact in any diagonal metric. The torch code processes all
-    chains (sequences) at once, one position after the other. At each position it waits for the device, to know whether
-    a chain still moves.
+    The position t runs along one dimension. The result is exact, even with a step per entry. The torch code processes
+    all sequences together.
     """
     if not strength > 0 or W.numel() == 0:
         return W
@@ -27,22 +26,22 @@ def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
     if walkable(W):
         kernels.smooth_chains(as_chains(W.detach(), dimension).numpy(), steps.numpy(), float(strength))
         return changed(W)
-    chains = W.movedim(dimension, 0)  # [time, ...]
+    chains = W.movedim(dimension, 0)  # shape [positions, ...]
     wide = steps.double().transpose(0, 1).flatten(1).expand(len(chains), -1)
     return W.copy_(_smooth(chains.flatten(1).double(), wide, strength).view(chains.shape).movedim(0, dimension))
 
 
 def as_chains(X: Tensor, dimension: int) -> Tensor:
-    """Total variation prox: view of a contiguous tensor as chains (sequences) along one dimension.
+    """Total variation prox: view of a contiguous tensor as sequences along one dimension.
 
-    The view is [outer, time, inner].
+    The view has the shape [outer, positions, inner].
     """
     dimension = dimension % X.dim()
     return X.view(X.shape[:dimension].numel(), X.shape[dimension], X.shape[dimension + 1 :].numel())
 
 
 def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
-    """Prox of total variation in torch, for all chains (sequences) of X [time, chains] at once.
+    """Prox of total variation in torch, for all sequences of X [positions, sequences] at once.
 
     `kernels.prox.sequences` explains the algorithm.
     """
@@ -70,21 +69,21 @@ def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
     V[-1] = lowest[-1]
     for t in range(time - 2, -1, -1):
         V[t] = torch.minimum(torch.maximum(V[t + 1], lowest[t]), highest[t])
-    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # rounding must not lead out of the range of X
+    return torch.clamp(V, X.amin(0), X.amax(0)).add_(0.0)  # despite rounding, the result stays in the range of X
 
 
 def _put(knots: Tensor, where: Tensor, *values: Tensor) -> None:
-    """Total variation prox of sequences in torch: write one knot of the derivative of each chain into its queue.
+    """Total variation prox of sequences in torch: add one knot to the queue of each sequence.
 
-    A knot is a place, a change of slope and a jump. A chain is one sequence.
+    The knots (position, change of slope, jump) describe the piecewise linear derivative of the objective.
     """
     knots.scatter_(1, where.expand(3, 1, -1), torch.stack(values)[:, None])
 
 
 def _crossing(place, past, slope, side: int, first, end, knots):
-    """Total variation prox of sequences in torch: where the derivative of each chain crosses its target.
+    """Total variation prox of sequences in torch: where the derivative of the objective crosses a target value.
 
-    All chains (sequences) are processed at once. The numba kernel of the same name explains the arguments.
+    All sequences are processed at once. The numba kernel of the same name explains the arguments.
     """
     rise, passed, jump = slope, torch.zeros_like(first), torch.zeros_like(slope)
     moving, jumped = first < end, torch.zeros_like(first, dtype=torch.bool)
@@ -123,8 +122,8 @@ def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | T
 def _fall_and_stop(x: Tensor) -> Tensor:
     """Sorted l1 prox (SLOPE) of a sequence in torch: isotonic regression of x.
 
-    The result is the nearest vector to x that never rises and is never below zero. Each iteration merges all runs of
-    neighbouring blocks whose means rise.
+    The result is the vector nearest to x that is nonnegative and does not increase. Each iteration merges neighbouring
+    blocks whose means increase.
     """
     member = torch.arange(len(x), device=x.device)
     total, count = x, torch.ones_like(x)

@@ -10,19 +10,19 @@ Steps = float | Tensor
 
 
 def thresholds(strength: Steps, steps: Steps, W: Tensor) -> Tensor:
-    """Thresholds of a prox, strength * step sizes, in the precision of W, where 0 * inf = 0."""
+    """Thresholds of a prox: strength * step sizes, in the precision of W; 0 * inf counts as 0."""
     strength = torch.as_tensor(strength, dtype=torch.float64) if is_scalar(strength) else strength
     steps = steps if is_scalar(steps) else steps.to(W.dtype)
     return (strength * steps).nan_to_num(nan=0.0, posinf=torch.inf)
 
 
 def is_scalar(steps: Steps) -> bool:
-    """Whether a prox has one step size for all entries, not a step per entry."""
+    """Whether a prox has one step size for all entries, instead of a step size per entry."""
     return not isinstance(steps, Tensor) or steps.dim() == 0
 
 
 def refuse_entry_steps(steps: Steps, penalty: str, advice: str) -> None:
-    """Raise UserError for a step size per entry, where a prox exists for a single step size only.
+    """Raise UserError for a step size per entry, if the prox needs one step size for all entries.
 
     `penalty` and `advice` are parts of the message.
     """

@@ -1,8 +1,8 @@
 """Paired bootstrap test over the items of dev and test: the standard error of a difference between two systems.
 
-The items are sentences or documents, for example. Each run writes to `report/items.tsv` how many parts (such as words)
-it got right in each item. The difference of two systems is the difference of their means over runs. Items are resampled
-with replacement, the same items for both systems."""
+An item is a sentence or document, for example. For each item, a run writes the number of right parts (such as words) to
+`report/items.tsv`. The difference of two systems is the difference of their means over runs. Items are resampled with
+replacement, the same items for both systems."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FILE = Path("report") / "items.tsv"
 DRAWS = 2000  # number of bootstrap samples
 PARTS = "dev", "test"  # parts of a corpus on which systems are compared
 
-Runs = Mapping[tuple[str, object], Path]  # run folders by place (such as a task) and seed
+Runs = Mapping[tuple[str, object], Path]  # (place, seed) -> folder of the run; a place is a task, for example
 
 
 class ItemScores(NamedTuple):
-    """Paired bootstrap: the number of right parts and of all parts in each item, such as words of a sentence."""
+    """Paired bootstrap: for each item, the number of right parts and of all parts, such as the words of a sentence."""
 
     right: np.ndarray  # [items] number of right parts
     total: np.ndarray  # [items] number of all parts
@@ -59,7 +59,7 @@ def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores
     """Paired bootstrap of the difference of two systems, over all runs of each system on the same items."""
     total = runs[0].total
     right, other_right = (np.mean([items.right for items in scores], axis=0) for scores in (runs, other_runs))
-    difference = right - other_right  # [items], in parts
+    difference = right - other_right  # [items], difference of the mean numbers of right parts
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(len(total), np.full(len(total), 1 / len(total)), DRAWS)  # [draws, items]
     samples = counts @ difference / np.maximum(counts @ total, 1)
@@ -72,7 +72,7 @@ def bootstrap_table(
 ) -> Table | None:
     """Table of paired bootstraps, with a row for each pair of systems and each place (such as a task).
 
-    None if no run has item scores. `scale` multiplies the differences and errors in the table."""
+    The result is None if no run has item scores. `scale` multiplies the differences and errors in the table."""
     names = dict.fromkeys(name for pair in pairs for name in pair)
     scores = {name: _item_scores(systems.get(name, {})) for name in names}
     rows = []
@@ -87,5 +87,5 @@ def bootstrap_table(
 
 
 def _item_scores(runs: Runs) -> dict[tuple[str, object], dict[str, ItemScores]]:
-    """Paired bootstrap: the item scores of all runs of a system that have item scores, by place and seed."""
+    """Paired bootstrap: the item scores of a system's runs, by place and seed; runs without scores are left out."""
     return {run: items for run, folder in runs.items() if (items := read_items(folder))}

@@ -17,9 +17,9 @@ from structsparse.report.tables import Table, markdown, tsv
 
 matplotlib.use("Agg")
 
-MOST_GROUPS = 2000  # with more groups (one per feature, say), a report has no tables or pictures of groups
-_MOST_LABELS = 60  # most group names along one axis of a picture, so that all can be read
-_LONGEST_LABEL = 50  # most characters of a group name in a picture
+MOST_GROUPS = 2000  # maximum number of groups for which a report has tables and pictures of groups
+_MOST_LABELS = 60  # maximum number of group names along one axis of a picture
+_LONGEST_LABEL = 50  # maximum number of characters of a group name in a picture
 
 Groups = Partition | Forest | Cover
 
@@ -33,9 +33,9 @@ def group_table(
 ) -> Table:
     """Living groups table: all groups of a parameter, sorted by norm, so that living groups come first.
 
-    enters [groups]: the strength of the penalty below which the group alone would live, shown as a share of the largest
-    strength. would_wake [groups]: dead groups that the gradient would make nonzero (dead because of a budget or noise).
-    truth: names of the groups that were planted."""
+    * enters [groups]: largest penalty strength at which the group alone would be nonzero
+    * would_wake bool [groups]: dead groups that the gradient would make nonzero
+    * truth: names of the groups that were planted in the data"""
     norms = groups.norms(weights)
     living = groups.nonzeros(weights)
     share = norms.square() / norms.square().sum().clamp_min(torch.finfo(norms.dtype).tiny)
@@ -90,8 +90,8 @@ def norm_bars(table: Table) -> Figure:
 def norm_heatmap(norms: Sequence[Sequence[float]], names: Sequence[str]) -> Figure:
     """Living groups picture: the heat map of group norms over epochs, from norms [epochs, groups].
 
-    Exact zeros are white. Groups are sorted by the norm in the last epoch, living groups on top. Only as many names are
-    shown as can be read."""
+    Exact zeros are white. Groups are sorted by the norm in the last epoch, living groups on top. If there are many
+    groups, only the first have names."""
     values = np.array(norms).T  # [groups, epochs]
     order = np.argsort(-values[:, -1], kind="stable")
     values = values[order]
@@ -112,5 +112,5 @@ def norm_heatmap(norms: Sequence[Sequence[float]], names: Sequence[str]) -> Figu
 
 
 def _shortened(name: str) -> str:
-    """Living groups picture: a group name, cut to the length of a label."""
+    """Living groups picture: a group name, cut to the maximum length in a picture."""
     return name if len(name) <= _LONGEST_LABEL else f"{name[:_LONGEST_LABEL]}…"

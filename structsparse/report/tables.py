@@ -42,7 +42,7 @@ def tsv(table: Table) -> str:
 
 
 def console_table(table: Table, title: str, most: int = 25) -> RichTable:
-    """Report table for the console, with the first `most` rows."""
+    """Report table for the console, with at most the first `most` rows."""
     result = RichTable(title=title, title_justify="left")
     for name in table.header:
         result.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)

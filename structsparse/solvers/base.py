@@ -1,9 +1,9 @@
 """`Solver`, the base of optimizers for penalised losses: capabilities, effective step sizes, optimality proofs.
 
-At a fixed point of a solver step followed by a prox, the weights change by step * gradient. So the prox must use the
-same step size. Under momentum or a metric, a prox with the bare learning rate would solve another problem. The
-effective step of an entry is rate * metric. If one prox follows several steps, the rates are added and multiplied by
-the latest metric."""
+A prox after a solver step must use the effective step size of this step, not the bare learning rate. The effective
+step size of each weight is rate * metric. `rate` is one number, such as the learning rate. `metric` has a factor for
+each weight, such as 1 / (sqrt(sum of squared gradients) + eps) in AdaGrad. If one prox follows several steps, the prox
+uses the sum of their rates and the latest metric."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from structsparse.solvers.effective_steps import METRICS, check_group
 
 @dataclass(frozen=True)
 class Proof:
-    """Proof of optimality that a solver gives for the final weights; a bound that is None is not proved."""
+    """Proof of optimality that a solver gives for the final weights; None means that there is no proof."""
 
     gap: float | None = None  # duality gap, relative to the objective at zero weights
     # largest violation of the optimality conditions, relative to the largest gradient at zero weights
@@ -32,20 +32,19 @@ class Proof:
 class Capabilities:
     """Capabilities of a solver, declared as attributes and methods for the training loop.
 
-    The defaults describe a plain solver, which takes a step with `group["lr"]` and lets a prox follow. The solvers of
-    this package inherit the defaults through `Solver`; `TorchSolver` declares the capabilities of torch's optimizers.
+    The defaults describe a plain solver: each step uses the learning rate `group["lr"]`, and a prox can follow.
     """
 
-    # the step calls the closure for loss and gradients; the caller must not accumulate gradients before the step
+    # whether the step itself calls the closure for loss and gradients
     needs_closure = False
-    needs_full_batch = False  # the solver compares losses of several steps, which must therefore be over the same items
-    needs_each_prox = False  # a prox must run between any two steps
-    needs_sentences = False  # the solver updates weights after each sentence, by `sweep` and `model.sweeper(solver)`
-    carries_penalties = False  # the solver applies the penalties within each step; see `attach` and `flush`
-    average = False  # the mean of the weights replaces the weights between epochs; see `take_mean` and `resume`
-    host_only = False  # the solver runs on the CPU only
-    from_start = False  # `rate` covers all steps since the start of training and replaces the accumulated rate
-    prox_every = 1  # number of steps per prox, because one prox costs about as much as so many steps
+    needs_full_batch = False  # whether the loss must be over the same items in every step
+    needs_each_prox = False  # whether a prox must run between any two steps
+    needs_sentences = False  # whether the solver updates the weights after each sentence, in its method `sweep`
+    carries_penalties = False  # whether the solver applies the penalties within each step
+    average = False  # whether the mean of the weights replaces the weights between epochs
+    host_only = False  # whether the solver runs on the CPU only
+    from_start = False  # whether `rate` is the sum over all steps since the start of training
+    prox_every = 1  # default number of steps between two proxes
     slopes = True  # whether the closure must compute gradients
     converged = False  # whether further steps would not lower the objective
 
@@ -62,32 +61,32 @@ class Capabilities:
     # --- the effective step size of the last step
 
     def rate(self, group: dict) -> float | Tensor:
-        """Solver interface: the part of the last step size that adds up over steps, such as the learning rate."""
+        """Solver interface: the last step size without the metric, such as the learning rate."""
         return group["lr"]
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Solver interface: the last step size divided by the rate, one number or one per entry; 0 at first."""
+        """Solver interface: the last step size divided by `rate`, one number or one per weight."""
         raise NotImplementedError
 
     @torch.no_grad()
     def effective_step(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Solver interface: the last step size for each entry of a parameter, rate * metric; 0 at first."""
+        """Solver interface: the last step size of each weight of a parameter, rate * metric."""
         return self.rate(group) * self.metric(group, parameter)
 
     def accumulated_rate(self, waiting: float | Tensor, latest: float | Tensor) -> float | Tensor:
-        """Solver interface: the rate for the next prox, which is the sum since the last prox, including `latest`.
+        """Solver interface: the rate for the next prox, the sum of the rates of all steps since the last prox.
 
-        `waiting` is the sum without `latest`. With `from_start`, `latest` already covers all steps and is the result.
+        `latest` is the rate of the last step, `waiting` the sum of the rates before.
         """
         return latest if self.from_start else waiting + latest
 
     @property
     def knows_step(self) -> bool:
-        """Solver interface: whether the step size for a prox is known, or the solver applies the penalties itself."""
+        """Solver interface: whether the solver knows its step size for a prox, or applies the penalties itself."""
         return self.carries_penalties or type(self).metric is not Capabilities.metric
 
     def check_prox(self, parameters: Iterable[Tensor]) -> None:
-        """Solver interface: raise an error if the step size is unknown or unsuitable for a prox of the parameters."""
+        """Solver interface: raise an error if no prox can follow a step on these parameters."""
         if not self.knows_step:
             raise UserError(
                 f"the step that {self.name} really takes is not known, so no prox fits after it; "
@@ -97,7 +96,7 @@ class Capabilities:
             check_group(self.name, self.group_of(parameter), parameter)
 
     def group_of(self, parameter: Tensor) -> dict:
-        """Solver interface: the parameter group that holds a penalised parameter."""
+        """Solver interface: the parameter group (torch) that contains this penalised parameter."""
         for group in self.param_groups:
             if any(member is parameter for member in group["params"]):
                 return group
@@ -106,15 +105,15 @@ class Capabilities:
     # --- methods for a prox that follows the steps
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
-        """Solver interface: postpone updates of these parameters until `place_`, which runs before each prox."""
+        """Solver interface: postpone all updates of these parameters until the next prox."""
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """Solver interface: apply the postponed updates to a held parameter, just before the prox."""
+        """Solver interface: apply the postponed updates to a parameter, just before the prox."""
 
     # --- methods of solvers that apply the penalties within the steps
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """Solver interface: take the penalty of each parameter; entries outside a parameter's support stay zero."""
+        """Solver interface: set the penalty of each parameter, and masks of weights that may be nonzero (support)."""
         raise NotImplementedError(f"{self.name} carries no penalties")
 
     def flush(self) -> None:
@@ -129,26 +128,26 @@ class Capabilities:
         """Solver interface: raise an error if the solver does not support this model or this loss."""
 
     def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
-        """Solver interface: learn from the sentences of a passage, in order; returns the mean loss per sentence."""
+        """Solver interface: learn from a block of sentences, in order; returns the mean loss per sentence."""
         raise NotImplementedError(f"{self.name} does not go from sentence to sentence")
 
     def take_mean(self) -> None:
         """Solver interface: replace the weights by their mean over all sentences so far, until `resume`."""
 
     def resume(self) -> None:
-        """Solver interface: restore the weights from before `take_mean`."""
+        """Solver interface: restore the weights that `take_mean` has replaced."""
 
     # --- methods for the end of training
 
     def proof(self) -> Proof:
-        """Solver interface: the proof of optimality for the last weights."""
+        """Solver interface: the proof of optimality for the current weights."""
         return Proof()
 
 
 class Solver(Capabilities, Optimizer):
     """Base of all solvers of this package: a torch optimizer that declares its capabilities.
 
-    A subclass defines `step`. A subclass also defines `metric`, unless it applies the penalties within its steps."""
+    A subclass defines `step`. If a prox follows the steps, the subclass must define `metric` too."""
 
     def check_members(self, parameters: Iterable[Tensor]) -> None:
         """Solver interface: raise an error if the solver does not update these parameters."""
@@ -178,13 +177,11 @@ class TorchSolver(Capabilities):
         return type(self.optimizer) in METRICS
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Solver metric of a torch optimizer: the last step size over the learning rate, from the optimizer's state."""
+        """Solver metric of a torch optimizer: the last step size divided by the learning rate."""
         return METRICS[type(self.optimizer)](group, self.optimizer.state.get(parameter, {}))
 
     def check_prox(self, parameters: Iterable[Tensor]) -> None:
-        """Raise an error if no prox can follow the torch optimizer in this solver adapter.
-
-        LBFGS gets a separate message, because LBFGS tries several points within one step."""
+        """Raise an error if no prox can follow the steps of the torch optimizer in this solver adapter."""
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise UserError(
                 "LBFGS tries several points within one step, so no prox fits after it; choose SGD or Adagrad"

@@ -15,8 +15,8 @@ from structsparse.penalties import Penalty
 from structsparse.solvers.base import Solver
 from structsparse.weights.notes import notes_of
 
-NOISE = 8  # possible difference between two evaluations of one loss, in units of the floating-point spacing
-CALM = 3  # number of successive steps without gain after which a solver has converged
+NOISE = 8  # assumed relative rounding error of a loss, in multiples of the machine epsilon
+CALM = 3  # number of successive steps with almost no gain after which a solver has converged
 
 
 class Composite(Solver):
@@ -24,16 +24,15 @@ class Composite(Solver):
 
     The loss must be over the same items each time. `step(closure)` evaluates the loss and its gradient several times.
     The step never raises the objective, which is loss plus penalty. The solver has `converged` if each of the last
-    steps gained less than `tolerance` times the objective, or if no step gains anything.
+    steps lowered the objective by less than `tolerance` times the objective.
 
-    If set, `notes_of(parameter).curvature` estimates the second derivative of the loss with respect to each entry, up
-    to a common factor. An example is the frequency of a feature. Without a curvature all entries have the same step
-    size."""
+    The optional note `notes_of(parameter).curvature` estimates the second derivative of the loss with respect to each
+    weight. An example is the frequency of a feature. Without this note all weights have the same step size."""
 
     needs_closure = True
     needs_full_batch = True
     carries_penalties = True
-    accuracy = 0.0  # relative error of the prox objective that an iterative prox may have at first
+    accuracy = 0.0  # relative error that iterative proxes may have in the first steps
 
     def __init__(self, params, lr: float, tolerance: float, **defaults) -> None:
         if not (lr > 0 and math.isfinite(lr)):
@@ -45,10 +44,10 @@ class Composite(Solver):
         self.support: dict[Tensor, Tensor] = {}
         self.iterated: list[Penalty] = []
         for parameter in self.members:
-            notes_of(parameter).pending = None  # composite solvers need dense gradients
+            notes_of(parameter).pending = None  # requests dense gradients
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """Set the penalty of each parameter of a composite solver; entries outside a parameter's support stay zero."""
+        """Set the penalties of a composite solver, and masks of weights that may be nonzero (support)."""
         self.check_members((*penalties, *(support or {})))
         for part in self.iterated:
             part.accuracy = 0.0
@@ -59,20 +58,18 @@ class Composite(Solver):
         self._allow(self.accuracy)
 
     def _allow(self, accuracy: float) -> None:
-        """Set the allowed error of all iterative proxes of a composite solver."""
+        """Set the relative error that the iterative proxes of a composite solver may have."""
         for part in self.iterated:
             part.accuracy = accuracy
 
     @property
     def converged(self) -> bool:
-        """Whether the last steps of a composite solver gained next to nothing."""
+        """Whether the last steps of a composite solver hardly lowered the objective."""
         return self.shared.get("calm", 0) >= CALM
 
     @property
     def shared(self) -> dict:
-        """State that all parameters of a composite solver share, such as the loss.
-
-        The state of the first parameter contains the shared state."""
+        """State that all parameters of a composite solver share, such as the loss."""
         return self.state[self.members[0]].setdefault("shared", {})
 
     @torch.no_grad()
@@ -85,18 +82,18 @@ class Composite(Solver):
         before = self.shared["objective"]
         self._step(closure)
         self._count_calm(before)
-        if self.shared["objective"] == before:  # make the current weights the ones that the closure evaluated last
+        if self.shared["objective"] == before:  # no gain: evaluate the closure at the restored weights
             self._evaluate(closure, slopes=False)
         return self.shared["loss"]
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Compute the composite objective, loss plus penalty, anew after the penalties have changed."""
+        """Recompute the objective of a composite solver (loss plus penalty) after the penalties have changed."""
         if "loss" in self.shared:
             self.shared.update(objective=self.shared["loss"] + self._penalty(), calm=0)
 
     def _begin(self, closure: Callable) -> None:
-        """Evaluate the composite objective and the gradients of the loss at the initial weights."""
+        """Start a composite solver: compute the objective and the gradients of the loss at the initial weights."""
         self._mask()
         loss, gradients = self._evaluate(closure)
         if not math.isfinite(loss):
@@ -104,16 +101,16 @@ class Composite(Solver):
         self._accept(loss, gradients)
 
     def _step(self, closure: Callable) -> None:
-        """One step of a composite solver, which ends with `_accept` or restores the old weights."""
+        """The main part of a composite step: calls `_accept` at the new weights, or restores the old weights."""
         raise NotImplementedError
 
     def _accept(self, loss: float, gradients: list[Tensor]) -> None:
-        """End a composite step at the current parameters: store the loss, the objective and the gradients."""
+        """Accept the new weights of a composite step: store the loss, the objective and the gradients."""
         self.shared.update(loss=loss, objective=loss + self._penalty())
         self._store(gradients)
 
     def _store(self, gradients: list[Tensor]) -> None:
-        """Store the gradients of the loss at the end of a composite step."""
+        """Store the gradients of the loss after a composite step, one per parameter."""
         for parameter, gradient in zip(self.members, gradients, strict=True):
             self.state[parameter]["gradient"] = gradient
 
@@ -122,27 +119,26 @@ class Composite(Solver):
         return [self.state[parameter]["gradient"] for parameter in self.members]
 
     def _count_calm(self, before: float) -> None:
-        """Count the successive steps in which the composite objective gained next to nothing."""
+        """Count the successive steps that hardly lowered the objective of a composite solver."""
         gained, shared = before - self.shared["objective"], self.shared
         small = self.param_groups[0]["tolerance"] * abs(shared["objective"])
         shared["calm"] = shared.get("calm", 0) + 1 if gained <= small else 0
 
     def _stall(self) -> None:
-        """Declare a composite solver converged, as further steps gain no more than the rounding error of the loss."""
+        """Declare a composite solver converged, as no step lowers the objective any more."""
         self.shared["calm"] = CALM
 
     def _evaluate(self, closure: Callable, slopes: bool = True) -> tuple[float, list[Tensor] | None]:
-        """The loss, and the gradients of the loss in all parameters, for a composite solver; clears the `.grad` fields.
+        """The loss and the gradients of the loss with respect to all parameters, for a composite solver.
 
-        Without `slopes` the closure need not compute gradients. If the closure then computes none, None stands for the
-        gradients."""
+        If `slopes` is false, the closure may omit the gradients, and the second result may be None."""
         self.slopes = slopes
         try:
             with torch.enable_grad():
                 loss = torch.as_tensor(closure(), dtype=torch.float64).detach()
         finally:
             self.slopes = True
-        if torch.distributed.is_initialized():  # torch has averaged the gradients over the processes, but not the loss
+        if torch.distributed.is_initialized():  # only the gradients are averaged over the processes yet
             torch.distributed.all_reduce(loss)
             loss = loss / torch.distributed.get_world_size()
         computed = [parameter.grad for parameter in self.members]
@@ -160,23 +156,23 @@ class Composite(Solver):
         return sum(float(penalty.value(parameter)) for parameter, penalty in self.penalties.items())
 
     def _noise(self, loss: float) -> float:
-        """The rounding error of a difference of two losses, below which a composite solver ignores changes."""
+        """The assumed rounding error of a loss; a composite solver ignores smaller changes."""
         return NOISE * max(torch.finfo(parameter.dtype).eps for parameter in self.members) * abs(loss)
 
     def _mask(self) -> None:
-        """Set the entries outside the support to zero in all parameters of a composite solver."""
+        """Set all weights outside the support masks of a composite solver to zero."""
         for parameter, mask in self.support.items():
             parameter.mul_(mask)
 
     def _move(self, points: Sequence[Tensor]) -> None:
-        """Copy points, one tensor per parameter, into the parameters of a composite solver."""
+        """Copy new values, one tensor per parameter, into the parameters of a composite solver."""
         for parameter, point in zip(self.members, points, strict=True):
             parameter.copy_(point)
 
     def _curvature(self, parameter: Tensor) -> Tensor | None:
-        """The loss curvature of a parameter for composite solvers; None if unknown.
+        """Estimated second derivatives of the loss, one per weight, for composite solvers; None if unknown.
 
-        If the prox cannot take one step size per entry, the result is the largest curvature of the parameter."""
+        If the prox needs one step size for all weights, the result is only the largest second derivative."""
         curvature = notes_of(parameter).curvature
         if curvature is None:
             return None
@@ -194,9 +190,7 @@ class Composite(Solver):
         return curvature if penalty is None or penalty.takes_metric(parameter, curvature) else curvature.max()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restore the state of a composite solver with the original types.
-
-        Torch would cast counts and indices to the type of the weights."""
+        """Restore the state of a composite solver with the original number types."""
         super().load_state_dict(state_dict)
         for place, parameter in enumerate(self.members):
             if place in state_dict["state"]:
@@ -204,7 +198,7 @@ class Composite(Solver):
 
 
 def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    """The inner product of two lists of tensors over all parameters, for composite solvers."""
+    """The inner product of two lists of tensors (summed over all tensors), for composite solvers."""
     total = 0.0
     for a, b in zip(left, right, strict=True):
         on_cpu = a.shape == b.shape and walkable(a) and walkable(b)
@@ -213,7 +207,7 @@ def inner(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
 
 
 def _copied(value, device: torch.device):
-    """A deep copy of a composite solver's saved state, with tensors on the given device."""
+    """A deep copy of the saved state of a composite solver, with all tensors on the given device."""
     if isinstance(value, Tensor):
         return value.detach().clone().to(device)
     if isinstance(value, dict):

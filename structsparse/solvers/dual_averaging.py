@@ -1,7 +1,6 @@
-"""Regularised dual averaging (RDA): online learning, with weights that are a prox of the sum of all gradients.
+"""Regularised dual averaging (RDA): online learning, with weights computed by a prox from the sum of all gradients.
 
-If a mini-batch made a weight nonzero, the weight returns to zero as soon as the mean gradient is small. Proximal
-gradient steps would shrink the weight only gradually."""
+Under an L1 penalty, a weight is zero whenever the mean of its past gradients is small."""
 
 from __future__ import annotations
 
@@ -19,12 +18,10 @@ from structsparse.weights.notes import notes_of
 class RDA(RowSolver):
     """Regularised dual averaging (RDA) from the sum of all past gradients, with effective step lr * sqrt(t).
 
-    After t steps, W = argmin_V <sum of gradients / t, V> + penalty(V) + ||V - start||^2 / (2 * lr * sqrt(t)), where
-    `start` are the initial weights. So W = prox(start - lr * sum of gradients / sqrt(t)), with a step size that counts
-    from the start of training.
+    After t steps with learning rate lr, the weights are W = prox(start - lr * sum of gradients / sqrt(t)). Here `start`
+    are the initial weights, and the prox has the step size lr * sqrt(t).
 
-    A parameter with a prox is held: a step only adds to the sum of gradients, at the cost of the table rows in the
-    batch. The weights change just before a prox."""
+    If a parameter has a prox, a step only adds to the sum of gradients. The weights change just before the prox."""
 
     from_start = True
 
@@ -33,12 +30,12 @@ class RDA(RowSolver):
         self.held: set[Tensor] = set()
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
-        """Dual averaging: update these parameters only in `place_`, and all other parameters at each step."""
+        """Dual averaging: update these parameters only just before a prox, other parameters in each step."""
         self.held = set(parameters)
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Dual averaging step: add the gradients to their sums, and update the parameters that are not held."""
+        """Dual averaging step: add to the sums of gradients, and update the parameters without a prox."""
         loss = super().step(closure)
         for group in self.param_groups:
             group["taken"] += 1
@@ -49,7 +46,7 @@ class RDA(RowSolver):
 
     @torch.no_grad()
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """Compute the weights by dual averaging: W <- start - step * mean gradient."""
+        """Compute the weights by dual averaging: initial weights - effective step size * mean gradient."""
         state = self.state[parameter]
         if "sum" not in state:
             return
@@ -70,25 +67,25 @@ class RDA(RowSolver):
         self._sums(parameter)["sum"].add_(parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Dual averaging: add the factored gradients of a table to the table's sum of gradients."""
+        """Dual averaging: add factored gradients of a weight table to its sum of gradients."""
         for gradient in notes_of(parameter).pending:
             subtract_(self._sums(parameter)["sum"], gradient, -1.0)
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Dual averaging state of a parameter: the sum of gradients, and the initial weights unless they are zero."""
+        """Dual averaging state of a parameter: the sum of gradients, and any nonzero initial weights."""
         state = self.state[parameter]
         if "sum" not in state:
             state["sum"] = torch.zeros_like(parameter)
-            # the test waits for the device once, but spares a copy of an initial table of zeros
+            # initial weights that are all zero need no copy
             if parameter.is_meta or parameter.any():
                 state["start"] = parameter.detach().clone()
         return state
 
 
 class AdagradRDA(RDA):
-    """Regularised dual averaging in the AdaGrad metric H = delta + sqrt(sum of gradient^2), one number per entry.
+    """Regularised dual averaging in the AdaGrad metric H = delta + sqrt(sum of gradient^2), one number per weight.
 
-    After t steps, with the initial weights `start`:
+    After t steps with learning rate lr, and with the initial weights `start`:
 
         W = argmin_V  <sum of gradients / t, V> + penalty(V) + sum (V - start)^2 * H / (2 * lr * t)
     """
@@ -104,17 +101,17 @@ class AdagradRDA(RDA):
         return group["lr"] * group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The inverse 1 / H of the AdaGrad metric in dual averaging, one number per entry."""
+        """Step size factors of AdaGrad dual averaging: 1 / (delta + sqrt(sum of gradient^2)) for each weight."""
         state = self.state.get(parameter, {})
         return state["squares"].sqrt().add_(self.delta).reciprocal_() if "squares" in state else 1 / self.delta
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """AdaGrad dual averaging: add a dense gradient to the sum of gradients and its square to the sum of squares."""
+        """AdaGrad dual averaging: add a dense gradient to the sums of gradients and of squared gradients."""
         super()._dense(group, parameter)
         self._sums(parameter)["squares"].addcmul_(parameter.grad, parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """AdaGrad dual averaging: add factored gradients to the sum of gradients and the squares to their sum."""
+        """AdaGrad dual averaging: add factored gradients to the sums of gradients and of squared gradients."""
         super()._bags(group, parameter)
         state = self._sums(parameter)
         gradient = concatenated(notes_of(parameter).pending)
@@ -122,7 +119,7 @@ class AdagradRDA(RDA):
         adagrad_(state["sum"], state["squares"], gradient, no_step, self.delta, self._slot(parameter))
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:
-        """AdaGrad dual averaging state of a parameter: that of RDA and the sum of squared gradients."""
+        """AdaGrad dual averaging state of a parameter: the RDA state and the sum of squared gradients."""
         state = super()._sums(parameter)
         if "squares" not in state:
             state["squares"] = torch.zeros_like(parameter)

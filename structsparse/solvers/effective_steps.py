@@ -1,8 +1,7 @@
 """Effective step sizes of torch's own optimizers (SGD, Adagrad, RMSprop, Adam), for a prox after each step.
 
-A metric function returns the effective step size divided by `group["lr"]`. The arguments are the options of a parameter
-group and the optimizer's state of one parameter. The metric of Adam includes the bias correction of the mean squared
-gradient."""
+Each optimizer has a function that returns the effective step size divided by the learning rate. The arguments are the
+options of a parameter group and the optimizer's state of one parameter."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from structsparse.base.errors import UserError
 
 
 def check_group(name: str, group: dict, parameter: Tensor) -> None:
-    """Raise an error for optimizer options whose effective step fits no prox, such as weight decay."""
+    """Raise an error if options of the optimizer, such as weight decay, allow no prox after its steps."""
     what = f"{name} of a penalised parameter {tuple(parameter.shape)}"
     if group.get("maximize", False):
         raise UserError(f"{what} has maximize=True: a penalty is for a loss that is minimised")
@@ -26,17 +25,16 @@ def check_group(name: str, group: dict, parameter: Tensor) -> None:
 
 
 def _sgd(group: dict, state: dict) -> float:
-    """Effective step of torch's SGD over the learning rate: (1 - dampening) / (1 - momentum).
+    """Effective step of torch's SGD, divided by the learning rate: (1 - dampening) / (1 - momentum).
 
-    Under a constant gradient g the momentum buffer tends to g * (1 - dampening) / (1 - momentum), also with Nesterov
-    momentum."""
+    This is the limit of the momentum buffer divided by the gradient, under a constant gradient."""
     if group["momentum"] == 0:
         return 1.0
     return (1 - group["dampening"]) / (1 - group["momentum"])
 
 
 def _adagrad(group: dict, state: dict) -> float | Tensor:
-    """Effective step of torch's Adagrad over the learning rate: 1 / (sqrt(sum of squares) + eps), with decay."""
+    """Effective step of torch's Adagrad, divided by the learning rate; includes the learning rate decay."""
     if not state:
         return 0.0
     inverse = state["sum"].sqrt().add_(group["eps"]).reciprocal_()
@@ -44,7 +42,7 @@ def _adagrad(group: dict, state: dict) -> float | Tensor:
 
 
 def _rmsprop(group: dict, state: dict) -> float | Tensor:
-    """Effective step of torch's RMSprop over the learning rate: 1 / (sqrt(mean square) + eps) / (1 - momentum)."""
+    """Effective step of torch's RMSprop, divided by the learning rate; includes the effect of momentum."""
     if not state:
         return 0.0
     square = state["square_avg"]
@@ -54,9 +52,9 @@ def _rmsprop(group: dict, state: dict) -> float | Tensor:
 
 
 def _adam(group: dict, state: dict) -> float | Tensor:
-    """Effective step of torch's Adam and AdamW over the learning rate: 1 / (sqrt(corrected mean square) + eps).
+    """Effective step of torch's Adam and AdamW, divided by the learning rate.
 
-    The bias correction of the mean gradient is left out."""
+    The result includes the bias correction of the mean squared gradient, but not that of the mean gradient."""
     if not state:
         return 0.0
     square = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]

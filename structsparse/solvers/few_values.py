@@ -1,6 +1,8 @@
 """Solvers for weights with few distinct values: `Tied`, `StraightThrough` and `ProxOnly`.
 
-`Tied` refits the values of rounded weights, `StraightThrough` trains rounded weights, `ProxOnly` rounds once."""
+- `Tied` optimises the values of weights that are already rounded.
+- `StraightThrough` rounds the weights in every training step.
+- `ProxOnly` rounds trained weights once."""
 
 from __future__ import annotations
 
@@ -15,23 +17,23 @@ from structsparse.base.errors import UserError
 from structsparse.solvers.composite import CALM, Composite
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 
-ENOUGH = 1e-4  # share of the gain predicted by the gradient that a step must achieve
+ENOUGH = 1e-4  # line search: smallest allowed ratio of the achieved to the predicted decrease of the objective
 TRIES = 30  # largest number of halvings of a step
-MOST = 256  # largest number of distinct values
+MOST = 256  # largest number of distinct weight values
 
 
 class Tied(Composite):
-    """Solver for tied weights with few values v:  minimises loss + penalty over v, where W_i = v[group of i].
+    """Solver for tied weights with few values: weights that are equal at the start stay equal.
 
-    A group consists of the entries, of all penalised parameters, that are equal at the start. Zeros stay zero, values
-    keep their signs, and parameters without a penalty do not change. The method is BFGS with backtracking. BFGS works
-    on the values, each multiplied by the square root of the size of the group."""
+    Only the few distinct values change, so as to minimise loss plus penalty. Zeros stay zero, values keep their signs,
+    and parameters without a penalty do not change. The method is BFGS over the values with a backtracking line search.
+    """
 
     def __init__(self, params, lr: float = 1.0, tolerance: float = 1e-7) -> None:
         super().__init__(params, lr, tolerance)
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties of the solver for tied weights with few values; penalties must be sums over entries."""
+        """Set the penalties of the solver for tied weights with few values; each must be a sum over single weights."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -43,14 +45,14 @@ class Tied(Composite):
         self.groups: list[Tensor] | None = None
 
     def _begin(self, closure: Callable) -> None:
-        """Form the groups of equal entries and start BFGS on the few values, with the identity as inverse Hessian."""
+        """Start BFGS on the few values: form groups of equal weights; the inverse Hessian is the identity."""
         self._group()
         super()._begin(closure)
         count = len(self.shared["values"])
         self.shared["inverse"] = torch.eye(count, dtype=torch.float64)
 
     def _group(self) -> None:
-        """Collect the few distinct nonzero values of the weights, and find the group of each entry."""
+        """Collect the few distinct nonzero values of the weights, and find the value index of each weight."""
         weights = [parameter.detach().flatten().double() for parameter in self.tied]
         values = torch.cat([flat[flat != 0] for flat in weights]).unique()
         if not 0 < len(values) <= MOST:
@@ -59,9 +61,7 @@ class Tied(Composite):
         self._find_groups()
 
     def _find_groups(self) -> None:
-        """Find the group of each entry: the index of the entry's value among the few values.
-
-        Zeros get the index after the last value."""
+        """Find the index of each weight's value among the few values; zeros get the index after the last."""
         values, self.groups = self.shared["values"], []
         for parameter in self.tied:
             flat = parameter.detach().flatten().double()
@@ -98,13 +98,13 @@ class Tied(Composite):
         self._stall()
 
     def _put(self, values: Tensor) -> None:
-        """Set all tied entries of each group to the group's value, one of the few values."""
+        """Set all tied weights to these values, one value for each group of equal weights."""
         padded = torch.cat([values, values.new_zeros(1)])
         for parameter, group in zip(self.tied, self.groups, strict=True):
             parameter.copy_(padded[group].view_as(parameter))
 
     def _slope(self, gradients: list[Tensor], values: Tensor | None = None) -> Tensor:
-        """The gradient of loss plus penalty with respect to the few distinct values: float64 [values]."""
+        """The gradient of loss plus penalty with respect to the few distinct weight values: float64 [values]."""
         values = self.shared["values"] if values is None else values
         total = torch.zeros(len(values) + 1, dtype=torch.float64)
         gradient_of = dict(zip(self.members, gradients, strict=True))
@@ -132,9 +132,9 @@ class StraightThrough(Composite):
 
         V <- soft threshold of V - step * gradient(W) at lasso * step,    W <- nearest value to V
 
-    This is a baseline for discrete weights. The parameters W have Discrete penalties, and the solver's state holds V.
-    The step size is lr / curvature^exponent for each entry. The loss may rise and the weights do not converge, so
-    choose the best model on development data. Mini-batches are possible."""
+    The values are those of `Discrete` penalties, and `lasso` is the strength of an L1 penalty on V. The step size of a
+    weight is lr / curvature^exponent, where curvature is the estimated second derivative of the loss. The weights do
+    not converge: choose the best model on development data. Mini-batches are possible."""
 
     needs_full_batch = False
 
@@ -146,11 +146,11 @@ class StraightThrough(Composite):
 
     @property
     def converged(self) -> bool:
-        """Whether the straight-through solver for few values has converged: always false, as the loss may rise."""
+        """Whether the straight-through solver for few values has converged: always false."""
         return False
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties of the straight-through solver, which must be Discrete (few values)."""
+        """Set the penalties of the straight-through solver; each must be a `Discrete` penalty (few values)."""
         for penalty in penalties.values():
             if not penalty.discrete:
                 raise UserError(
@@ -161,7 +161,7 @@ class StraightThrough(Composite):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """Straight-through step on the latent weights; parameters become the nearest of the few values."""
+        """Straight-through step: update the latent weights, and set each parameter to the nearest of the few values."""
         if closure is None:
             raise UserError("StraightThrough evaluates the loss within a step: call step(closure)")
         self._mask()
@@ -189,10 +189,10 @@ class StraightThrough(Composite):
 
 
 class ProxOnly(Composite):
-    """Solver for few values that applies the prox of the penalty to W once, with a step size of lr.
+    """Solver for few values that applies the prox of the penalty once, with the step size lr.
 
-    The prox rounds a trained model to the values of a Discrete penalty (QT of Suzuki and Nagata, 2013). Under another
-    penalty the prox thresholds the weights."""
+    Under a `Discrete` penalty, the prox rounds trained weights to the few values of the penalty. The method is QT of
+    Suzuki and Nagata (2013)."""
 
     needs_full_batch = False
 

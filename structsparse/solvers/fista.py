@@ -15,23 +15,21 @@ from structsparse.solvers.composite import Composite
 from structsparse.solvers.fista_passes import AcceleratedParameter
 from structsparse.weights.notes import notes_of
 
-# factors of the step size after a rejected step, an accepted step, and an accepted step with a nearly linear loss
+# factors on the step size: after a rejected step, an accepted step, and an accepted step with a nearly linear loss
 SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0
-GROWN = (1 + math.sqrt(5)) / 2  # FISTA momentum parameter that follows a parameter of 1
-# factor by which the allowed error of iterative proxes shrinks; allowed error from which it becomes zero
+GROWN = (1 + math.sqrt(5)) / 2  # second value of FISTA's momentum parameter t, after t = 1
+# divisor that reduces the allowed error of iterative proxes; value at which the allowed error is set to zero
 SHARPER, FINEST = 1000.0, 1e-9
-TRIES = 80  # largest number of step sizes tried in one step, the last shorter by a factor of 1e-17
+TRIES = 80  # largest number of step sizes tried in one step
 
 
 class FISTA(Composite):
     """FISTA, accelerated proximal gradient with backtracking and restarts: W <- prox(Z - step * gradient at Z).
 
-    Here Z = W + momentum * (W - previous W) is the extrapolated point. The step size is lr / curvature times a common
-    factor. The factor shrinks until a quadratic model bounds the loss, and grows again later. The momentum restarts if
-    a step points back against the last move. FISTA undoes a step that raises the objective, so the objective never
-    rises.
-
-    If the prox cannot take one step size per entry, the parameter has one step size, from its largest curvature."""
+    Here Z = W + momentum * (W - previous W) is the extrapolated point. The step size of a weight is lr / curvature
+    times a common factor, where curvature is the estimated second derivative of the loss. Backtracking reduces the
+    factor until a quadratic model bounds the loss. The momentum restarts if a step points against the last step. A step
+    that raises the objective is undone."""
 
     accuracy = 1e-5
 
@@ -41,12 +39,12 @@ class FISTA(Composite):
         self.cached_steps: dict[Tensor, tuple] = {}
 
     def _begin(self, closure: Callable) -> None:
-        """Start FISTA: evaluate the initial weights, with step factor 1 and without momentum."""
+        """Start FISTA: compute the loss at the initial weights; start without momentum."""
         super()._begin(closure)
         self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
-        """One FISTA step; if the objective rises, a step without momentum; after a further rise, no step."""
+        """One FISTA step; if the step raises the objective, it is repeated without momentum or undone."""
         shared, steps, moves = self.shared, self._steps(), self._moves()
         self._allow(shared.get("accuracy", self.accuracy))
         end = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
@@ -70,9 +68,7 @@ class FISTA(Composite):
             state["gradient"] = None if end.slopes is None else end.slopes[place]
 
     def _sharpen(self) -> bool:
-        """Reduce the allowed error of FISTA's iterative proxes; returns False if the proxes are already exact.
-
-        The errors of inexact proxes may prevent a lower objective."""
+        """Reduce the allowed error of FISTA's iterative proxes; returns False if the allowed error is already 0."""
         allowed = self.shared.get("accuracy", self.accuracy if self.iterated else 0.0)
         if allowed == 0:
             return False
@@ -81,11 +77,11 @@ class FISTA(Composite):
         return True
 
     def _steps(self) -> list[float | Tensor]:
-        """The FISTA step size of each parameter, without the common factor."""
+        """The FISTA step size lr / curvature of each parameter."""
         return [self._step_of(parameter, group["lr"]) for group in self.param_groups for parameter in group["params"]]
 
     def _step_of(self, parameter: Tensor, lr: float) -> float | Tensor:
-        """The FISTA step size lr / curvature of a parameter, cached while curvature, penalty and lr stay the same."""
+        """The FISTA step size lr / curvature of a parameter, from a cache if its inputs are unchanged."""
         curvature, penalty = notes_of(parameter).curvature, self.penalties.get(parameter)
         cached = self.cached_steps.get(parameter)
         if cached is None or cached[0] is not curvature or cached[1] is not penalty or cached[2] != lr:
@@ -97,7 +93,7 @@ class FISTA(Composite):
         return cached[3]
 
     def _moves(self) -> list[AcceleratedParameter]:
-        """The work arrays of FISTA for each parameter, allocated once."""
+        """FISTA's work arrays, one object per parameter; allocated at the first call."""
         if [move.parameter for move in self.moves] != self.members:
             self.moves = [AcceleratedParameter(parameter) for parameter in self.members]
         return self.moves
@@ -119,7 +115,7 @@ class FISTA(Composite):
         return self._here(closure)
 
     def _here(self, closure: Callable) -> tuple[float, list[Tensor]]:
-        """The loss and its gradients at the end of the last FISTA step, where the parameters are now."""
+        """The loss and its gradients after the last FISTA step, at the current parameters."""
         if any(self.state[parameter]["gradient"] is None for parameter in self.members):
             self._store(self._evaluate(closure)[1])
         return self.shared["loss"], self._gradients()
@@ -127,18 +123,18 @@ class FISTA(Composite):
     def _descend(
         self, closure, moves: list[AcceleratedParameter], steps, loss: float, gradients: list[Tensor]
     ) -> StepEnd | None:
-        """FISTA backtracking: take prox(point - step * gradient) with a short enough step; None if there is none."""
+        """FISTA backtracking: a proximal gradient step with a small enough step size; None if all sizes fail."""
         shared = self.shared
         for _ in range(TRIES):
             length, along, turn = self._try(moves, steps, gradients)
             model = length / (2 * shared["scale"])
-            # if not clear, the difference of the two losses is rounding error, and the gradients decide
+            # whether the difference of the losses exceeds rounding errors; otherwise gradients are compared instead
             clear = model > self._noise(loss)
             value, slopes = self._evaluate(closure, slopes=not clear)
             rise = value - loss - along
             if slopes is None:
                 bend = 2 * rise
-            else:  # for a quadratic loss, `bend` is twice the rise of the loss above the tangent
+            else:  # `bend` is the inner product of the gradient change and the step
                 bend = sum(move.sums(*pair)[1] for move, *pair in zip(moves, slopes, steps, strict=True)) - along
             if math.isfinite(value) and (rise <= model if clear else bend <= 2 * model):
                 shared["scale"] *= LONGER if bend > model / 2 else MUCH_LONGER
@@ -147,9 +143,9 @@ class FISTA(Composite):
         return None
 
     def _try(self, moves: list[AcceleratedParameter], steps, gradients: list[Tensor]) -> list[float]:
-        """FISTA's trial step: a proximal gradient step of all parameters with the current step factor.
+        """FISTA's trial step: a proximal gradient step of all parameters with the current step size.
 
-        Returns the three sums of `AcceleratedParameter.sums`, added over the parameters."""
+        Returns the sums of `AcceleratedParameter.sums` over all parameters."""
         scale = self.shared["scale"]
         for move, step, gradient in zip(moves, steps, gradients, strict=True):
             taken = move.down_(gradient, step, scale)
@@ -165,8 +161,8 @@ class StepEnd(NamedTuple):
 
     loss: float
     objective: float
-    slopes: list[Tensor] | None  # gradients of the loss at the new point, one per parameter, if computed
-    turns: bool  # whether the step points back against the last move, so that the momentum restarts
+    slopes: list[Tensor] | None  # gradients of the loss at the new point, one per parameter; None: not computed
+    turns: bool  # whether the step points against the last step; the momentum then restarts
 
 
 def _uphill(end: StepEnd | None, shared: dict) -> bool:
@@ -180,12 +176,9 @@ class AcceleratedSGD(Solver):
         X = (1 - a) Y + a Z;  Y <- prox(X - gradient at X / L)
         Z <- Z - (L (X - Y) + convexity (Z - X)) / (L a + convexity)
 
-    The parameters hold Y, and Z is a second sequence of weights. 1 / lr is the Lipschitz constant of the gradient, and
-    `convexity` is the smallest curvature of loss plus penalty.
-
-    If `convexity` is 0, then a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5 at step t = 0, 1, ... Otherwise
-    L = 1 / lr + convexity / d, and a is the root of a^2 = d (1 - a). d is 1 at first, then the product of all (1 - a).
-    """
+    The parameters hold Y, and Z is a second sequence of weights. `convexity` is a lower bound of the second derivatives
+    of loss plus penalty, and 1 / L is the step size. If `convexity` is 0, step t = 0, 1, ... has the constants
+    a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5. Otherwise the constants depend on `convexity`."""
 
     needs_closure = True
     needs_each_prox = True
@@ -199,11 +192,11 @@ class AcceleratedSGD(Solver):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                notes_of(parameter).pending = None  # the point X is dense, so dense gradients cost nothing extra
+                notes_of(parameter).pending = None  # requests dense gradients, as the point X is dense
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """Stochastic FISTA: a gradient step from X; the prox that follows completes the step to Y."""
+        """Stochastic FISTA: a gradient step from the point X. The prox that follows makes the new weights Y."""
         if closure is None:
             raise UserError("AcceleratedSGD evaluates the gradient away from the weights: call step(closure)")
         for group in self.param_groups:
@@ -222,7 +215,7 @@ class AcceleratedSGD(Solver):
         return loss
 
     def _look_ahead(self, group: dict, parameter: Tensor) -> None:
-        """Stochastic FISTA: update the second sequence Z after the prox has computed Y."""
+        """Stochastic FISTA: update the second sequence of weights Z, after the prox has made the new weights Y."""
         state = self.state[parameter]
         if "z" not in state:
             state["z"] = parameter.detach().clone()
@@ -238,7 +231,7 @@ class AcceleratedSGD(Solver):
         state["x"] = parameter.detach().clone()
 
     def rate(self, group: dict) -> float:
-        """The last step size of stochastic FISTA, 1 / L."""
+        """The last step size of stochastic FISTA."""
         return 1 / group["L"] if group["taken"] else 0.0
 
     def metric(self, group: dict, parameter: Tensor) -> float:
@@ -247,7 +240,7 @@ class AcceleratedSGD(Solver):
 
 
 def _next(group: dict) -> None:
-    """Stochastic FISTA: compute L and a, the constants of the next step."""
+    """Stochastic FISTA: compute the constants of the next step, the inverse step size L and the weight a of Z."""
     t, convexity, d = group["taken"], group["convexity"], group["d"]
     if convexity == 0:
         group["L"], group["a"] = 1 / group["lr"] + group["noise"] * (t + 1) ** 1.5, 2 / (t + 2)

@@ -1,4 +1,4 @@
-"""FISTA's vector operations on one parameter, fused into few passes over memory."""
+"""FISTA's vector operations on one parameter, each fused into one pass over memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from structsparse.prox.steps import changed
 class AcceleratedParameter:
     """Work arrays of one parameter for the fused passes of FISTA, reused in every step.
 
-    `here` is the end of the last step, `point` the extrapolated point, `metric` the step size of each entry. Allocating
-    the arrays anew would cost as much as a pass over them. W denotes the parameter."""
+    `here` holds the weights after the last step, `point` the extrapolated weights, `metric` the step size of each
+    weight."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter = parameter
@@ -22,7 +22,7 @@ class AcceleratedParameter:
         self.metric: Tensor | None = None
 
     def ahead_(self, before: Tensor, momentum: float) -> None:
-        """Fused FISTA pass, extrapolation: here <- W; W and point <- here + momentum * (here - before)."""
+        """Fused FISTA pass: store the weights W in `here`, then set W and `point` to W + momentum * (W - before)."""
         if self._fit(before):
             arrays = (flat_array(part) for part in (self.parameter, before, self.here, self.point))
             kernels.ahead(*arrays, self._number(momentum))
@@ -33,12 +33,12 @@ class AcceleratedParameter:
         self.point.copy_(self.parameter)
 
     def stay_(self) -> None:
-        """FISTA pass that undoes the extrapolation: W and point <- here."""
+        """FISTA pass that undoes the extrapolation: set the weights and `point` to `here`."""
         self.parameter.copy_(self.here)
         self.point.copy_(self.here)
 
     def down_(self, gradient: Tensor, step: float | Tensor, scale: float) -> float | Tensor:
-        """Fused FISTA pass, gradient step: W <- point - scale * step * gradient; returns scale * step."""
+        """Fused FISTA pass: set the weights to point - scale * step * gradient; returns scale * step."""
         if isinstance(step, float) or step.dim() == 0 or not self._fit(gradient, step):
             self.parameter.copy_(self.point).sub_(gradient * step, alpha=scale)
             return step * scale
@@ -49,9 +49,9 @@ class AcceleratedParameter:
         return self.metric
 
     def sums(self, gradient: Tensor, step: float | Tensor) -> tuple[float, float, float]:
-        """Fused FISTA pass for backtracking: three sums over the entries of a parameter, with move = W - point.
+        """Fused FISTA pass for backtracking: three sums over all weights W of a parameter.
 
-        The sums are those of move^2 / step, of move * gradient, and of -move / step * (W - here)."""
+        With move = W - point, the summands are move^2 / step, move * gradient and -move / step * (W - here)."""
         if isinstance(step, Tensor) and self._fit(gradient, step):
             arrays = (flat_array(part) for part in (self.parameter, self.point, self.here, gradient, step))
             return tuple(map(float, kernels.sums(*arrays)))
@@ -60,10 +60,10 @@ class AcceleratedParameter:
         return tuple(float((a * b).sum()) for a, b in ((move, scaled), (move, gradient), (-scaled, from_here)))
 
     def _fit(self, *tensors: Tensor) -> bool:
-        """Whether the compiled FISTA passes support all of these tensors."""
+        """Whether the compiled FISTA passes support these tensors."""
         W = self.parameter
         return walkable(W) and all(o.shape == W.shape and o.dtype == W.dtype and walkable(o) for o in tensors)
 
     def _number(self, value: float):
-        """A value as a numpy scalar of the parameter's type, for the compiled FISTA passes."""
+        """A number in the parameter's number type, for the compiled FISTA passes."""
         return flat_array(self.parameter).dtype.type(value)

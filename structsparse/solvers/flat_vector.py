@@ -1,4 +1,4 @@
-"""Several parameters as one flat (concatenated) vector: read and write entries by index, in float64."""
+"""Several parameters as one flat vector (all entries concatenated): read and write entries by index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
-    """Split ascending indices [k] of the flat vector of all tensors into indices within each tensor."""
+    """Split ascending indices of the flat vector of all tensors into indices of entries of each tensor."""
     sizes = torch.tensor([0] + [tensor.numel() for tensor in shaped])
     offsets = sizes.cumsum(0)
     bounds = torch.searchsorted(places, offsets.to(places.device)).tolist()
@@ -17,13 +17,13 @@ def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
 
 
 def take(tensors: Sequence[Tensor], places: Tensor) -> Tensor:
-    """The entries of the flat vector of all tensors at some indices: float64 [k]."""
+    """Read the flat vector of all tensors at k ascending indices: float64 [k]."""
     parts = split(tensors, places)
     return torch.cat([tensor.take(part).double() for tensor, part in zip(tensors, parts, strict=True)])
 
 
 def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
-    """Write values [k] into the flat vector of all tensors at some indices, in place."""
+    """Write k values into the flat vector of all tensors at k ascending indices, in place."""
     begin = 0
     for tensor, part in zip(tensors, split(tensors, places), strict=True):
         tensor.put_(part, values[begin : begin + len(part)].to(tensor.dtype))
@@ -31,7 +31,7 @@ def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
 
 
 def where(masks: Sequence[Tensor]) -> Tensor:
-    """The indices in the flat vector of all tensors at which the masks are true: int64 [k], ascending."""
+    """The ascending indices of the flat vector of all masks at which a mask is true: int64 [k]."""
     indices, begin = [], 0
     for mask in masks:
         indices.append(mask.reshape(-1).nonzero()[:, 0] + begin)
@@ -40,9 +40,9 @@ def where(masks: Sequence[Tensor]) -> Tensor:
 
 
 def take_broadcast(values: Sequence[Tensor], shaped: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Entries of broadcast values at indices of the flat vector of all tensors: float64 [k].
+    """Read a flat vector of broadcast values at k ascending indices: float64 [k].
 
-    Each value broadcasts to the shape of the tensor in `shaped` at the same position."""
+    First, each tensor in `values` is broadcast to the shape of the tensor at the same position in `shaped`."""
     parts_taken = []
     for value, tensor, part in zip(values, shaped, split(shaped, places), strict=True):
         if value.dim() == 0:

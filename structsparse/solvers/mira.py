@@ -1,4 +1,4 @@
-"""MIRA as a torch optimizer: passive-aggressive steps of size loss / ||gradient||^2."""
+"""MIRA as a torch optimizer: passive-aggressive steps with the step size loss / ||gradient||^2."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from structsparse.weights.notes import notes_of
 class MIRA(RowSolver):
     """MIRA optimizer (passive-aggressive learning): w -= lr * min(cap, loss / ||gradient||^2) * gradient.
 
-    The loss is the value that the closure returns. The norm is that of the gradient with respect to all parameters
-    together. There is no step if the gradient is zero. With lr 1 and no cap, a piecewise linear loss, such as the hinge
-    loss of one item, is zero after the step."""
+    The closure returns the loss. The gradient is that with respect to all parameters together, and `cap` is the largest
+    step size. Nothing changes if the gradient is zero."""
 
     needs_closure = True
 
@@ -28,7 +27,7 @@ class MIRA(RowSolver):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """A passive-aggressive MIRA step with the loss and the gradients of the closure."""
+        """A passive-aggressive MIRA step; `closure` computes the loss and the gradients."""
         if closure is None:
             raise UserError("MIRA's step follows from the loss: call step(closure) with what computes it")
         with torch.enable_grad():
@@ -46,7 +45,7 @@ class MIRA(RowSolver):
         return loss
 
     def _length(self, loss, parameters: list[Tensor], pending: dict[Tensor, BagGradient]) -> Tensor:
-        """The MIRA step size min(cap, loss / ||gradient||^2): a float64 scalar that stays on the device."""
+        """The MIRA step size min(cap, loss / ||gradient||^2), as a float64 tensor on the device of the gradients."""
         squares = [p.grad.square().sum(dtype=torch.float64) for p in parameters if p.grad is not None]
         squares += [row_sums(gradient)[1].square().sum(dtype=torch.float64) for gradient in pending.values()]
         total = torch.stack([s.to(squares[0].device) for s in squares]).sum() if squares else torch.zeros(())
@@ -54,7 +53,7 @@ class MIRA(RowSolver):
         return torch.where(total > 0, (loss / total).clamp(max=self.cap), 0.0)
 
     def rate(self, group: dict) -> float | Tensor:
-        """The last step size of the MIRA optimizer, times lr."""
+        """The last step size of the MIRA optimizer, including the factor lr."""
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
@@ -63,7 +62,7 @@ class MIRA(RowSolver):
 
 
 def _subtract_(table: Tensor, gradient: BagGradient, rate: Tensor) -> None:
-    """MIRA step of a table with a factored gradient: table -= rate * X'R, where the rate stays on the device."""
+    """MIRA step of a weight table: subtract rate * gradient, where the gradient is in factored form."""
     if table.device.type == "cpu":
         subtract_(table, gradient, float(rate))
         return

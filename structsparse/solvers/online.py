@@ -1,8 +1,7 @@
 """Online structured perceptron and MIRA: compiled sweeps that update a model's weight tables after each sentence.
 
-In Lightning a training step is a block of sentences, after which the proxes of the penalties run. Within the block the
-weights change after each sentence, so several devices cannot share the work. `solver=sgd` and `solver=mira` with
-`batch=1` do the same on any device, one step at a time."""
+A training step learns from a block of sentences, and the proxes of the penalties follow the block. The sweeps run on
+the CPU. On other devices, `solver=sgd` or `solver=mira` with `batch=1` does the same more slowly."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ __all__ = ["Online", "OnlineMIRA", "OnlinePerceptron", "Sweeper", "SweptModel", 
 
 
 class Sweeper(ABC):
-    """Sweep of an online solver: a compiled pass over sentences that updates the model's weights after each."""
+    """Sweep of an online solver: a compiled pass that updates a model's weights after each sentence."""
 
     def __init__(self, model: nn.Module, solver: Online) -> None:
         self.model, self.solver = model, solver
@@ -35,15 +34,15 @@ class Sweeper(ABC):
 
     @abstractmethod
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Online sweep: learn from the sentences of a passage; `clock` is the number of sentences before the passage.
+        """Online sweep: learn from a block of sentences (passage), one after the other.
 
-        Returns the sum of losses, the sum of step sizes, and the change in the number of nonzero weights."""
+        `clock` is the count of training sentences before this block. Returns the sum of losses, the sum of step sizes,
+        and the change in the count of nonzero weights."""
 
     def _release(self, scorer: GrowingTable) -> None:
-        """Drop the zero rows of a growing table after an online sweep, and the same rows of the running mean.
+        """Remove all-zero rows from a growing table after an online sweep.
 
-        With averaging, the sweep keeps zero rows unless a prox has set weights to zero since the last sweep. Such rows
-        are zero by chance."""
+        If the solver averages the weights, rows are removed only after a prox has changed weights."""
         state = self.solver.state[scorer.table]
         if self.solver.average and not state.pop("killed", False):
             return
@@ -57,17 +56,17 @@ class SweptModel(Protocol):
     """A model that has a compiled online sweep over its sentences."""
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """The online sweep for this kind of model and weight table."""
+        """The sweeper by which an online solver trains this model."""
 
 
 class Online(Solver):
     """Base of online solvers: `sweep` learns from a block of sentences, one sentence at a time.
 
-    `step` only calls the closure, which calls `sweep`. With `average`, the weights between epochs are the mean of the
-    weights after each sentence, including the changes by proxes. If proxes have set weights to zero, the mean is zero
-    wherever the last weights are zero. Otherwise nearly all weights of the mean would be nonzero."""
+    `step` calls the closure, and the closure calls `sweep`. With `average`, the weights between epochs are the mean of
+    the weights over all sentences. After a prox has changed weights, the mean is zero wherever the last weights are
+    zero."""
 
-    needs_closure = True  # the closure runs a sweep, which updates the weights without gradients
+    needs_closure = True  # whether `step` needs the closure, which runs the sweep
     needs_sentences = True
     host_only = True
     passive = False
@@ -82,9 +81,9 @@ class Online(Solver):
         self.decay, self.average = decay, average
         self.before_prox: dict[Tensor, Tensor] = {}  # copies of the weights before the last prox
         self.sweeper: Sweeper | None = None
-        self.counted = False  # whether `living` is up to date
+        self.counted = False  # whether the count `living` is up to date
         self.living = 0  # number of nonzero weights after the last sweep
-        self.rows = 0  # number of feature rows in memory
+        self.rows = 0  # number of table rows (features) in memory
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -94,7 +93,7 @@ class Online(Solver):
         return closure()
 
     def rate(self, group: dict) -> float:
-        """The sum of the online step sizes in the last block of sentences."""
+        """The sum of all step sizes of the online solver in the last block of sentences."""
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
@@ -102,7 +101,7 @@ class Online(Solver):
         return 1.0
 
     def place_(self, group: dict, parameter: Tensor) -> None:
-        """Prepare an online solver for a prox, which changes the running mean and the number of nonzero weights."""
+        """Prepare an online solver for a prox: with averaging, store a copy of the weights."""
         self.counted = False
         if notes_of(parameter).grows is not None:
             notes_of(parameter).grows.stale()
@@ -113,11 +112,11 @@ class Online(Solver):
 
     @torch.no_grad()
     def sweep(self, model: nn.Module, loss: nn.Module, passage) -> Tensor:
-        """Learn online from the sentences of a passage, in order; returns the mean loss per sentence.
+        """Learn online from a block of sentences, in order; returns the mean loss per sentence.
 
-        Each loss is computed before the update with its sentence."""
+        The loss of a sentence is computed with the weights before its update."""
         self.check(model, loss)
-        self.resume()  # a validation during the epoch may have replaced the weights by their mean
+        self.resume()  # in case a validation has replaced the weights by their mean
         self._add_prox_to_mean()
         if self.sweeper is None or self.sweeper.model is not model:
             self.sweeper = model.sweeper(self)
@@ -135,7 +134,7 @@ class Online(Solver):
         return torch.tensor(losses / len(passage.sentences), dtype=torch.float64)
 
     def state_dict(self) -> dict:
-        """State of the online solver, after pending prox changes are added to the running mean of the weights."""
+        """State of the online solver for a checkpoint, with a running mean of the weights that is up to date."""
         self._add_prox_to_mean()
         return super().state_dict()
 
@@ -157,9 +156,9 @@ class Online(Solver):
     # --- the running mean of the weights
 
     def past(self, parameter: Tensor, room: int) -> Tensor:
-        """The sum of all online weight changes, each times the number of sentences before the change: [room, ...].
+        """Sum from which an online solver computes the mean weights: [room, ...], with `room` table rows.
 
-        `room` is the number of rows of the reserved memory. The running mean is computed from this sum."""
+        Each summand is a weight change times the count of sentences before the change."""
         state = self.state[parameter]
         past = state.get("past")
         if past is None or len(past) < room:
@@ -169,7 +168,7 @@ class Online(Solver):
         return state["past"]
 
     def _add_prox_to_mean(self) -> None:
-        """Add the weight changes by proxes since the last block of sentences to the online solver's running mean."""
+        """Online solver: update the running mean of the weights for the changes made by the last prox."""
         clock = self.param_groups[0]["clock"]
         for parameter, before in self.before_prox.items():
             state, move = self.state[parameter], parameter.detach() - before
@@ -181,7 +180,7 @@ class Online(Solver):
 
     @torch.no_grad()
     def take_mean(self) -> None:
-        """Replace the weights by their mean over all sentences of online learning so far, until `resume`."""
+        """Online solver: replace the weights by their mean over all sentences so far, until `resume`."""
         self._add_prox_to_mean()
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -196,7 +195,7 @@ class Online(Solver):
 
     @torch.no_grad()
     def resume(self) -> None:
-        """Restore the online solver's weights from before `take_mean`."""
+        """Online solver: restore the weights that `take_mean` has replaced."""
         for parameter, state in self.state.items():
             if "now" in state:
                 parameter.data = state.pop("now")
@@ -205,8 +204,8 @@ class Online(Solver):
 class OnlinePerceptron(Online):
     """Online structured perceptron: w += rate * (features of the gold labels - features of the best rival).
 
-    The best rival is the labelling or tree with the highest score, including the margin of the loss. The rate is
-    lr / epoch^decay."""
+    The best rival is the labelling (or parse tree) with the highest score. Under the hinge loss, the score includes the
+    margin. The rate is lr / epoch^decay."""
 
     def __init__(self, params, lr: float = 1.0, decay: float = 0.5, average: bool = False) -> None:
         super().__init__(params, lr, decay, average)
@@ -215,8 +214,8 @@ class OnlinePerceptron(Online):
 class OnlineMIRA(Online):
     """Online MIRA, sentence by sentence: w += step * (features of the gold labels - features of the best rival).
 
-    The best rival is the labelling or tree with the highest score, including the margin of the loss. The step size is
-    lr * min(cap, loss / ||d||^2), where d is the difference of the features."""
+    The best rival is the labelling (or parse tree) with the highest score. Under the hinge loss, the score includes the
+    margin. The step size is lr * min(cap, loss / ||d||^2), where d is the difference of features in the update."""
 
     passive = True
 

@@ -14,19 +14,17 @@ from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 from structsparse.solvers.secants import FLAT
 
-ENOUGH = 1e-4  # share of the gain predicted by the gradient that a step must achieve
+ENOUGH = 1e-4  # line search: smallest allowed ratio of the achieved to the predicted decrease of the objective
 TRIES = 40  # largest number of halvings of a step
 
 
 class OWLQN(Composite):
-    """OWL-QN of Andrew and Gao (2007), for penalties cut * |W_i| + ridge / 2 * W_i^2 on each entry W_i.
+    """OWL-QN of Andrew and Gao (2007), for L1, elastic net, squared L2 norm and no penalty.
 
-    Such penalties are L1, elastic net, squared l2 and no penalty. The direction is minus the L-BFGS inverse Hessian,
-    from the last `history` steps, times the pseudo-gradient (the smallest subgradient). Entries of the direction are
-    set to zero if their sign disagrees with the pseudo-gradient. A weight that would change its sign stops at zero.
-
-    The step is halved until the objective falls enough. The ridge is treated as part of the loss. The history has pairs
-    of step and gradient change for all entries."""
+    The L-BFGS inverse Hessian comes from the last `history` steps. The direction is minus this matrix times the
+    pseudo-gradient (smallest subgradient of the objective). The direction is set to zero where it is not a descent
+    direction of a single weight. A weight that would change its sign stops at zero. The step is halved until the
+    objective falls enough."""
 
     def __init__(self, params, lr: float = 1.0, history: int = 10, tolerance: float = 1e-7) -> None:
         if history < 1:
@@ -35,7 +33,7 @@ class OWLQN(Composite):
         self.history = history
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties of OWL-QN; each penalty must be a sum over entries."""
+        """Set the penalties of OWL-QN: L1, elastic net, squared L2 norm or none, the same for all weights."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -45,7 +43,7 @@ class OWLQN(Composite):
         super().attach(penalties, support)
 
     def _begin(self, closure: Callable) -> None:
-        """Start OWL-QN: evaluate the initial weights, with an empty history."""
+        """Start OWL-QN: compute the loss at the initial weights, and clear the history of steps."""
         super()._begin(closure)
         self._forget()
 
@@ -53,7 +51,7 @@ class OWLQN(Composite):
         """Drop OWL-QN's history of steps and gradient changes."""
         for parameter in self.members:
             self.state[parameter].update(steps=[], changes=[])
-        self.shared["products"] = []  # inner products of step and gradient change of each pair, the oldest first
+        self.shared["products"] = []  # inner product of each step with its gradient change, oldest first
 
     def _step(self, closure: Callable) -> None:
         """An OWL-QN step: an orthant-wise L-BFGS direction and a backtracking line search."""
@@ -81,17 +79,17 @@ class OWLQN(Composite):
         self._forget()
 
     def _walk(self, here: list[Tensor], pseudo: list[Tensor], direction: list[Tensor], length: float) -> None:
-        """Move the weights along the OWL-QN direction; weights that would leave the orthant become zero."""
+        """Move the weights along the OWL-QN direction; weights that would change their sign become zero."""
         for parameter, start, pull, line, cut in zip(self.members, here, pseudo, direction, self._cuts(), strict=True):
             parameter.copy_(start).add_(line, alpha=length)
             if cut > 0:
                 side = torch.where(start != 0, start.sign(), -pull.sign())
-                parameter.mul_(parameter.sign() == side).add_(0.0)  # the addition of 0.0 removes negative zeros
+                parameter.mul_(parameter.sign() == side).add_(0.0)  # adding 0.0 turns -0.0 into 0.0
 
     def _direction(self, pseudo: list[Tensor]) -> list[Tensor]:
         """The OWL-QN direction: minus the L-BFGS inverse Hessian times the pseudo-gradient.
 
-        Entries whose sign disagrees with the pseudo-gradient are zero."""
+        With an L1 penalty, the direction is zero where its sign is not opposite to that of the pseudo-gradient."""
         products, direction = self.shared["products"], [-v for v in pseudo]
         steps, changes = ([self.state[p][key] for p in self.members] for key in ("steps", "changes"))
         shares = []
@@ -111,7 +109,7 @@ class OWLQN(Composite):
         return [w.mul_(w * v < 0) if cut > 0 else w for w, v, cut in zip(direction, pseudo, cuts, strict=True)]
 
     def _remember(self, moves: list[Tensor], changes: list[Tensor]) -> None:
-        """Add a pair of step and gradient change to OWL-QN's history, unless the curvature is too small."""
+        """Add a step and its gradient change to OWL-QN's history, unless their inner product is too small."""
         product = inner(moves, changes)
         if product <= FLAT * math.sqrt(inner(moves, moves) * inner(changes, changes)):
             return
@@ -123,10 +121,10 @@ class OWLQN(Composite):
                 del self.state[parameter][key][: -self.history]
 
     def _cuts(self) -> list[float]:
-        """The coefficient of |W_i| in the OWL-QN penalty of each parameter."""
+        """OWL-QN: the strength of the L1 penalty on each parameter."""
         return [cut_and_ridge(self.penalties.get(parameter))[0] for parameter in self.members]
 
     def _slopes(self, gradients: list[Tensor]) -> list[Tensor]:
-        """The gradients of loss plus ridge in OWL-QN with respect to the current parameters."""
+        """OWL-QN: the gradients of loss plus squared L2 penalty at the current parameters."""
         ridges = [cut_and_ridge(self.penalties.get(parameter))[1] for parameter in self.members]
         return [g.add(p, alpha=ridge) for g, p, ridge in zip(gradients, self.members, ridges, strict=True)]

@@ -1,4 +1,4 @@
-"""Proximal quasi-Newton: an L-BFGS model of the loss plus the exact penalty, minimised over a working set."""
+"""Proximal quasi-Newton: minimise an L-BFGS model of the loss plus the exact penalty, over a working set."""
 
 from __future__ import annotations
 
@@ -17,29 +17,27 @@ from structsparse.solvers.composite import Composite, inner
 from structsparse.solvers.flat_vector import put_, split, take, take_broadcast, where
 from structsparse.solvers.secants import QuadraticModel, Secants
 
-ENOUGH = 1e-4  # share of the predicted gain that a step must achieve
+ENOUGH = 1e-4  # line search: smallest allowed ratio of the achieved to the predicted decrease of the objective
 TRIES = 30  # largest number of halvings of a step
-EXACT = 1e-6  # the inner solver stops when an iteration gains less than this share of the largest gain so far
+EXACT = 1e-6  # the inner solver ends when an iteration gains less than this share of the largest gain so far
 
 
 def by_entry(penalty: Penalty | None) -> bool:
-    """Whether proximal quasi-Newton sees a sum over entries of cut * |W_i| + ridge / 2 * W_i^2 in a penalty.
+    """Whether a penalty is the sum of cut * |w| + ridge / 2 * w^2 over all weights w, for quasi-Newton solvers.
 
-    The coefficients cut and ridge are the same for all entries."""
+    The coefficients cut and ridge must be the same for all weights."""
     return penalty is None or penalty.cut_and_ridge() is not None
 
 
 def cut_and_ridge(penalty: Penalty | None) -> tuple[float, float]:
-    """The coefficients of |W_i| and W_i^2 / 2 for quasi-Newton solvers, in a penalty that is a sum over entries.
-
-    Both are zero without a penalty."""
+    """The coefficients of |w| and w^2 / 2 in a penalty on each weight w, for quasi-Newton solvers; (0, 0) for None."""
     return (0.0, 0.0) if penalty is None else penalty.cut_and_ridge()
 
 
 def separable(penalty: Penalty | None) -> Separable | None:
-    """The penalty as cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2 for proximal quasi-Newton, or None.
+    """The penalty of each weight w as cut * |w| + pull / 2 * (w - centre)^2, for proximal quasi-Newton.
 
-    None means that the penalty does not have this form. Without a penalty all coefficients are zero."""
+    `pull` and `centre` may differ between weights. Returns None if the penalty does not have this form."""
     if penalty is None:
         return Separable(0.0, torch.zeros((), dtype=torch.float64), torch.zeros(()))
     return penalty.separable()
@@ -48,28 +46,27 @@ def separable(penalty: Penalty | None) -> Separable | None:
 class InnerProblem(NamedTuple):
     """Inner problem of proximal quasi-Newton: minimise a quadratic model of the loss plus the penalty.
 
-    With weights V on the working set, the objective is <slope, V - here> + 1/2 (V - here)' B (V - here) + penalty(V).
+    The objective is <slope, V - here> + 1/2 (V - here)' B (V - here) + penalty(V), over the weights V in the working
+    set. B approximates the Hessian of the loss.
     """
 
-    places: Tensor  # int64 [entries], the working set as indices of the concatenated parameters
-    here: Tensor  # [entries], the current weights
-    slope: Tensor  # [entries], the gradient of the loss with respect to the weights
-    model: QuadraticModel  # the L-BFGS metric B
-    scale: float  # factor of the initial metric: before any secant pairs, B is diag(scale * weights)
-    weights: list[Tensor]  # one per parameter, broadcasts to the parameter: curvature^exponent
+    places: Tensor  # int64 [weights in the working set], their indices among all weights
+    here: Tensor  # [weights in the working set], the current weights
+    slope: Tensor  # [weights in the working set], the gradient of the loss
+    model: QuadraticModel  # the Hessian approximation B of L-BFGS
+    scale: float  # scale of the initial Hessian approximation diag(scale * weights)
+    weights: list[Tensor]  # for each parameter, the diagonal of the initial Hessian approximation without the scale
 
 
 class ProximalQuasiNewton(Composite):
     """Proximal quasi-Newton: W <- W + length * (V - W), where V minimises a quadratic model plus the penalty.
 
-    V = argmin_V <gradient, V - W> + 1/2 (V - W)' B (V - W) + penalty(V). B is the L-BFGS metric of the last `history`
-    steps, starting from scale * curvature^exponent. V varies over the working set, which has the nonzero entries and
-    the zeros that a gradient step would make nonzero. The inner solver is coordinate descent for separable penalties on
-    the CPU, otherwise accelerated proximal gradient.
-
-    B models the loss alone, without the pull towards ADMM copies (Copied). So B stays valid when the copies change. The
-    length starts at lr and is halved until the objective falls as predicted. If the prox cannot take one step size per
-    entry, the parameter has a single curvature."""
+    - The quadratic model of the loss is <gradient, V - W> + 1/2 (V - W)' B (V - W).
+    - B is the L-BFGS approximation of the Hessian from the last `history` steps. The initial approximation is diagonal,
+      scale * curvature^exponent, where curvature is an estimated second derivative of the loss.
+    - V differs from W only in a working set: nonzero weights, and zeros that a gradient step would make nonzero.
+    - Coordinate descent finds V if the penalty is separable, on the CPU. Otherwise accelerated proximal gradient does.
+    - `length` starts at lr and is halved until the objective falls enough."""
 
     def __init__(
         self,
@@ -88,7 +85,7 @@ class ProximalQuasiNewton(Composite):
         self.history, self.exponent, self.sweeps = history, exponent, sweeps
 
     def _step(self, closure: Callable) -> None:
-        """A proximal quasi-Newton step: minimise the model over the working set, then search along the line."""
+        """A proximal quasi-Newton step: minimise model plus penalty over the working set, then do a line search."""
         secants, weights = self._secants(), self._weights()
         scale = self.shared.get("scale") or self._first_scale(weights)
         penalties = [self.penalties.get(parameter) for parameter in self.members]
@@ -111,24 +108,22 @@ class ProximalQuasiNewton(Composite):
         return Secants(self.history, **self.shared.get("secants", {"places": none}))
 
     def _weights(self) -> list[Tensor]:
-        """The initial quasi-Newton metric of each parameter without the scale: curvature^exponent."""
+        """Initial diagonal of the quasi-Newton Hessian, up to its scale: curvature^exponent for each weight."""
         curvatures = [self._curvature(parameter) for parameter in self.members]
         return [
             p.new_ones(()) if c is None else c**self.exponent for p, c in zip(self.members, curvatures, strict=True)
         ]
 
     def _first_scale(self, weights: list[Tensor]) -> float:
-        """The initial scale of the quasi-Newton metric, with which a gradient step is predicted to gain the whole loss.
-
-        Losses are never negative, so no step can gain more."""
+        """The initial scale of the quasi-Newton Hessian: the model of the loss then has the minimum 0."""
         gradients, loss = self._gradients(), abs(self.shared["loss"])
         square = inner(gradients, [g / weight for g, weight in zip(gradients, weights, strict=True)])
         return square / (2 * loss) if square > 0 and loss > 0 else 1.0
 
     def _working_sets(self, weights: list[Tensor], scale: float, all_separable: bool):
-        """Masks of the working set of proximal quasi-Newton, one mask per parameter.
+        """Yields the working set of proximal quasi-Newton as a list of masks, one mask per parameter.
 
-        If the penalty couples entries, masks of all entries follow, as a fallback."""
+        If the penalty is not separable, yields masks of all weights next, as a fallback."""
         masks = []
         for parameter, gradient, weight in zip(self.members, self._gradients(), weights, strict=True):
             penalty = self.penalties.get(parameter)
@@ -145,7 +140,7 @@ class ProximalQuasiNewton(Composite):
             yield [self.support.get(p, torch.ones_like(p, dtype=torch.bool)) != 0 for p in self.members]
 
     def _problem(self, places: Tensor, secants: Secants, weights, scale: float) -> tuple[InnerProblem, Tensor]:
-        """The inner problem of proximal quasi-Newton, and the rows of the working set in the secant pairs."""
+        """The inner problem of proximal quasi-Newton, and the row indices of the working set in the secant pairs."""
         rows = secants.join(places)
         secant_weights = take_broadcast(weights, self.members, secants.places)
         if len(secants):
@@ -154,9 +149,9 @@ class ProximalQuasiNewton(Composite):
         return InnerProblem(places, here, slope, secants.model(rows, secant_weights, scale), scale, weights), rows
 
     def _fall(self, problem: InnerProblem, target: Tensor) -> float:
-        """The change of the objective predicted by proximal quasi-Newton at the target; negative for a decrease.
+        """The predicted change of the objective by a full proximal quasi-Newton step; negative for a decrease.
 
-        The prediction is of first order in the loss and exact in the penalty."""
+        The loss is predicted by its gradient; the change of the penalty is exact."""
         before = self._penalty()
         put_(self.members, problem.places, target)
         after = self._penalty()
@@ -166,7 +161,7 @@ class ProximalQuasiNewton(Composite):
     def _search(
         self, closure, problem: InnerProblem, target: Tensor, fall: float, secants: Secants, rows: Tensor
     ) -> None:
-        """Proximal quasi-Newton line search towards the target; a successful step adds a secant pair."""
+        """Proximal quasi-Newton line search from the current weights to `target`; adds a secant pair on success."""
         before, length = self._gradients(), self.param_groups[0]["lr"]
         for _ in range(TRIES if fall < 0 else 0):
             put_(self.members, problem.places, torch.lerp(problem.here, target, length))
@@ -197,16 +192,14 @@ class ProximalQuasiNewton(Composite):
         return target
 
     def _by_gradient(self, problem: InnerProblem) -> Tensor:
-        """Solve the inner problem of proximal quasi-Newton by accelerated proximal gradient (FISTA).
-
-        The metric is the diagonal base of B, times the largest eigenvalue of B relative to this base."""
+        """Solve the inner problem of proximal quasi-Newton by accelerated proximal gradient (FISTA)."""
         model, largest = problem.model, problem.model.largest()
         ahead, target, momentum, first = problem.here, problem.here, 1.0, 0.0
         for _ in range(4 * self.sweeps):
             gradient_step = (problem.slope + model.times(ahead - problem.here)) / (largest * model.base)
             moved = self._prox(problem, ahead - gradient_step, largest)
             move, grown = moved - target, (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-            # if the step points back against the last move, restart the momentum
+            # restart the momentum if the step points against the last step
             if float(((ahead - moved) * model.base) @ move) > 0:
                 momentum, ahead = 1.0, moved
             else:
@@ -218,9 +211,9 @@ class ProximalQuasiNewton(Composite):
         return target
 
     def _prox(self, problem: InnerProblem, values: Tensor, largest: float) -> Tensor:
-        """The prox of the penalties within proximal quasi-Newton, at values on the working set.
+        """The prox of the penalties in the inner problem of proximal quasi-Newton, for values of the working set.
 
-        All other entries are zero."""
+        All other weights are zero."""
         results, begin = [], 0
         parts = split(self.members, problem.places)
         for parameter, part, weight in zip(self.members, parts, problem.weights, strict=True):

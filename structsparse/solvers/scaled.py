@@ -1,9 +1,8 @@
-"""SGD and AdaGrad with scaled tables: an exact group lasso whose cost per step grows with the number of groups.
+"""SGD and AdaGrad with scaled tables: the prox of a group lasso costs only one multiplication per group.
 
-The cost does not depend on the number of weights. A table with a group lasso over row blocks is stored as one factor
-per group times the rows (see `kernels.weights.scaled`). `bag_sum` applies the factors; code that reads the rows
-directly must call `flush` first. Ordinary steps followed by the prox serve for all other parameters, and for tables
-that are not contiguous CPU memory."""
+A scaled table stores one factor per group and the rows; the weights are the factor times the rows. Tables on the CPU
+whose group lasso has groups of consecutive rows are stored in this way. `bag_sum` applies the factors. Code that reads
+the rows directly must call `flush` first. All other parameters have ordinary steps, each followed by the prox."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from structsparse.solvers.sgd import RowSolver
 from structsparse.weights.bags import BagGradient, RowScale, concatenated, row_sums, subtract_
 from structsparse.weights.notes import notes_of
 
-# names of the state tensors of a scaled table in checkpoints
+# names of the state tensors of a scaled table, in checkpoints
 SAVED = ("factors", "squares", "doubt", "touched", "counts")
 
 
@@ -35,12 +34,12 @@ class _ScaledSolver(RowSolver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.tables: dict[Tensor, ScaledTable] = {}
-        self.restored: set[Tensor] = set()  # parameters whose state was restored from a checkpoint and fits the rows
+        self.restored: set[Tensor] = set()  # parameters with the state of a scaled table from a checkpoint
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """Set the penalties, and store tables with a group lasso over row blocks as scaled tables.
+        """Set the penalties, and store tables as scaled tables if their group lasso has groups of consecutive rows.
 
-        Entries outside the support of a parameter stay zero."""
+        Weights outside the mask in `support` stay zero."""
         self.check_members((*penalties, *(support or {})))
         self._release()
         self.penalties = {parameter: penalty.to(parameter.device) for parameter, penalty in penalties.items()}
@@ -60,7 +59,7 @@ class _ScaledSolver(RowSolver):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Multiply the rows of every scaled table by the factors, so that the parameter holds the true weights."""
+        """Multiply the rows of all scaled tables by the factors; the parameters then contain the true weights."""
         for table in self.tables.values():
             table.fold_()
 
@@ -68,7 +67,7 @@ class _ScaledSolver(RowSolver):
     def step(self, closure=None):
         """A gradient step on scaled tables and all other parameters, followed by the prox of each penalty."""
         loss = super().step(closure)
-        self._mask()  # entries outside the support must not count in the norm of a group
+        self._mask()  # weights outside the support must not contribute to norms of groups
         for parameter, penalty in self.penalties.items():
             step = self._step(self.group_of(parameter), parameter)
             if parameter in self.tables:
@@ -79,25 +78,24 @@ class _ScaledSolver(RowSolver):
         return loss
 
     def _mask(self) -> None:
-        """Set entries outside the support to zero; a parameter with a support is never a scaled table."""
+        """Set all weights outside the support masks to zero; parameters with a mask are never scaled tables."""
         for parameter, mask in self.support.items():
             parameter.mul_(mask)
 
     def _step(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The last step size of a solver with scaled tables: one number, or one for each group of a table."""
+        """The last step size of a solver with scaled tables: one number, or one number per group of rows."""
         raise NotImplementedError
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore the state of a solver with scaled tables.
 
-        The parameters must have the values from when the state was saved. The parameters may be loaded before or after
-        the state."""
+        The parameters must be restored from the same checkpoint, before or after this call."""
         super().load_state_dict(state_dict)
         self.restored = set()
         for place, parameter in enumerate(self.members):
             for name, value in (
                 state_dict["state"].get(place, {}).items()
-            ):  # torch would cast these tensors to the type of the weights
+            ):  # keep the number types, which torch would change
                 self.state[parameter][name] = value.clone().to(parameter.device)
             if parameter in self.tables:
                 self.tables[parameter].resume(self.state[parameter], reset=False)
@@ -106,13 +104,13 @@ class _ScaledSolver(RowSolver):
 
 
 class ScaledSGD(_ScaledSolver):
-    """SGD with scaled tables and an exact group lasso: W <- prox(W - lr * gradient), where the prox has step lr."""
+    """SGD with scaled tables and an exact group lasso: W <- prox(W - lr * gradient), prox with step size lr."""
 
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """Scaled SGD: the step of a dense gradient, after a scaled table's factors are multiplied into the rows."""
+        """Scaled SGD: the step of a dense gradient; all factors of a scaled table become 1."""
         if parameter in self.tables:
             self.tables[parameter].fold_()
         parameter.sub_(parameter.grad, alpha=group["lr"])
@@ -120,7 +118,7 @@ class ScaledSGD(_ScaledSolver):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Scaled SGD: the step of factored gradients, on a scaled table or on plain rows."""
+        """Scaled SGD: the step of factored gradients, on a scaled or a plain table."""
         for gradient in notes_of(parameter).pending:
             if parameter in self.tables:
                 self.tables[parameter].subtract_(gradient, group["lr"])
@@ -137,18 +135,15 @@ class ScaledAdagrad(_ScaledSolver):
 
         sum_g += |gradient_g|^2;  W_g <- prox(W_g - step_g * gradient_g),  step_g = lr / (sqrt(sum_g) + eps)
 
-    The prox uses the same step_g. All entries of a group have the same step size. With one step size per entry, as in
-    AdaGrad, the prox of a group would not be a multiplication by one number. A Euclidean prox would then solve another
-    problem.
-
-    The groups are those of the penalty if it is a group lasso over row blocks; any other parameter is one group. A
-    group moves by at most lr in the first step, so learning rates are larger than in AdaGrad."""
+    Here g is a group, W_g are its weights, and the prox has the step size step_g. Weights of one group share a step
+    size, as scaled tables require. The groups are those of a group lasso over blocks of consecutive rows. A parameter
+    without such a penalty is one group. Good learning rates are larger than in AdaGrad."""
 
     def __init__(self, params, lr: float = 1.0, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
-        """Scaled AdaGrad: the step of a dense gradient, after a table's factors are multiplied into the rows."""
+        """Scaled AdaGrad: the step of a dense gradient; all factors of a scaled table become 1."""
         if parameter in self.tables:
             self.tables[parameter].fold_()
         self._sum(group, parameter).add_(self._sums(parameter, parameter.grad * parameter.grad))
@@ -157,7 +152,7 @@ class ScaledAdagrad(_ScaledSolver):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Scaled AdaGrad: the groupwise step of factored gradients, on a scaled table or on plain rows."""
+        """Scaled AdaGrad: the groupwise step of factored gradients, on a scaled or a plain table."""
         gradient, total = concatenated(notes_of(parameter).pending), self._sum(group, parameter)
         if parameter in self.tables:
             self.tables[parameter].adagrad_(gradient, total, group["lr"], group["eps"], self._slot(parameter))
@@ -172,7 +167,7 @@ class ScaledAdagrad(_ScaledSolver):
         parameter.index_add_(0, rows, sums * (steps if groups is None else steps[rows]), alpha=-1)
 
     def _step(self, group: dict, parameter: Tensor) -> Tensor:
-        """Scaled AdaGrad: the last step size, one per group of a scaled table, else broadcast over entries."""
+        """Scaled AdaGrad: the last step size, for a scaled table one per group, otherwise one per weight."""
         steps = self._steps(group, parameter)
         return steps if parameter in self.tables else self._spread(parameter, steps)
 
@@ -181,22 +176,22 @@ class ScaledAdagrad(_ScaledSolver):
         return group["lr"] / (self._sum(group, parameter).sqrt() + group["eps"])
 
     def _spread(self, parameter: Tensor, steps: Tensor) -> Tensor:
-        """Scaled AdaGrad: the step sizes of groups as a tensor that broadcasts to the parameter."""
+        """Scaled AdaGrad: expand the step sizes of groups to all weights of a parameter (broadcastable)."""
         groups = self._groups(parameter)
         return (steps if groups is None else groups.expand(steps, fill=0.0)).to(parameter.dtype)
 
     def _sums(self, parameter: Tensor, entries: Tensor) -> Tensor:
-        """Scaled AdaGrad: the sum of the given entries over each group."""
+        """Scaled AdaGrad: sum `entries`, one number per weight, over each group of weights."""
         groups = self._groups(parameter)
         return entries.double().sum() if groups is None else groups.sums(entries)
 
     def _groups(self, parameter: Tensor):
-        """Scaled AdaGrad: the groups with one step size each; None if the whole parameter is one group."""
+        """Scaled AdaGrad: the groups of weights that share a step size; None if the parameter is one group."""
         penalty = self.penalties.get(parameter)
         return penalty.groups if _over_row_blocks(penalty) else None
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
-        """Scaled AdaGrad: the sum of squared gradients of each group."""
+        """Scaled AdaGrad: the sum of all squared gradients so far, one number per group."""
         state, groups = self.state[parameter], self._groups(parameter)
         shape = () if groups is None else (len(groups),)
         if "sum" not in state or state["sum"].shape != shape:
@@ -205,16 +200,14 @@ class ScaledAdagrad(_ScaledSolver):
 
 
 class ScaledTable:
-    """Scaled weight table: `factors[g]` times the stored rows of group g, with a cheap prox of the group lasso.
-
-    The operations are the kernels of `kernels.weights.scaled`."""
+    """Scaled weight table: the weights of group g are factors[g] times the stored rows of the group."""
 
     def __init__(self, parameter: Tensor, penalty: GroupLasso) -> None:
         self.parameter, self.penalty, self.groups = parameter, penalty, penalty.groups
         self.state: dict[str, Tensor] = {}
 
     def resume(self, state: dict, reset: bool) -> None:
-        """Continue with a saved state of the scaled table; `reset` sets all factors to 1."""
+        """Continue with a saved state of the scaled table, or with new factors of 1 if `reset` is true."""
         self.state = state
         if reset or SAVED[0] not in state or state[SAVED[0]].shape != self.groups.size.shape:
             one, zero = torch.ones_like(self.groups.weight), torch.zeros_like(self.groups.weight)
@@ -224,37 +217,37 @@ class ScaledTable:
         notes_of(self.parameter).scale = RowScale(state["factors"], self.groups.offsets)
 
     def subtract_(self, gradient: BagGradient, rate: float) -> None:
-        """SGD step of a scaled table theta with a factored gradient: theta -= rate * X'R."""
+        """SGD step of a scaled table with a factored gradient: subtract rate * gradient from the weights."""
         bags, bounds = self._bags(gradient)
         kernels.subtract(*bags, float(rate), *self._tracked(), *self._touched(), bounds)
 
     def adagrad_(self, gradient: BagGradient, history: Tensor, lr: float, eps: float, slot: Tensor) -> None:
-        """Groupwise AdaGrad step of a scaled table theta with a factored gradient X'R.
+        """Groupwise AdaGrad step of a scaled table with a factored gradient.
 
-        For each group: history += |gradient|^2; theta -= lr * gradient / (sqrt(history) + eps)."""
+        For each group: history += |gradient|^2; weights -= lr * gradient / (sqrt(history) + eps)."""
         bags, bounds = self._bags(gradient)
         steps = history.numpy(), float(lr), float(eps)
         kernels.adagrad(*bags, *steps, *self._tracked(), *self._touched(), bounds, slot.numpy())
 
     def shrink_(self, step: float | Tensor) -> None:
-        """Apply the prox of the group lasso to the scaled table, with one step size for all groups or one for each."""
+        """Apply the prox of the group lasso to the scaled table; `step` is one step size, or one per group."""
         thresholds = (self.penalty.strength * self.groups.weight * step).nan_to_num_(nan=0.0, posinf=math.inf)
         kernels.shrink(self._memory(), thresholds.numpy(), *self._tracked(), *self._touched())
 
     def fold_(self) -> None:
-        """Multiply the rows of the scaled table by the factors, which become 1."""
+        """Multiply the rows of the scaled table by the factors, then set all factors to 1."""
         kernels.fold_all(self._memory(), *self._tracked())
         changed(self.parameter)
 
     def written(self) -> None:
-        """Update the state of the scaled table after code has changed the rows directly, when all factors are 1."""
+        """Update the state of the scaled table after a direct change of the rows; all factors must be 1."""
         squares = self.groups.norms(self.parameter.detach()).square()
         self.state["squares"].copy_(squares)
         self.state["doubt"].zero_()
         self.state["counts"].copy_(torch.where(squares > 0, self.groups.offsets.diff(), 0))
 
     def _bags(self, gradient: BagGradient):
-        """A factored gradient and the rows of the scaled table as arrays, and the range of rows for each thread."""
+        """A factored gradient and the rows of the scaled table as arrays, and the row range of each thread."""
         ids, offsets, residuals = (tensor.numpy() for tensor in gradient)
         return (ids, offsets, residuals, self._memory()), kernels.owners(ids, self.groups.offsets.numpy())
 
@@ -263,20 +256,20 @@ class ScaledTable:
         return self.parameter.detach().numpy()
 
     def _tracked(self):
-        """Arrays of the scaled table per group: factors, squared norms, bounds of rounding errors, and row offsets."""
+        """Scaled table: factor, squared norm, bound of the rounding error and first row of each group, as arrays."""
         state = self.state
         return *(state[name].numpy() for name in ("factors", "squares", "doubt")), self.groups.offsets.numpy()
 
     def _touched(self):
-        """Arrays of the scaled table: the rows changed by steps, listed by group, and the length of each list."""
+        """Scaled table: the indices of rows that steps have changed, by group, and their count in each group."""
         return self.state["touched"].numpy(), self.state["counts"].numpy()
 
 
 def _scalable(parameter: Tensor, penalty: Penalty) -> bool:
-    """Whether a parameter with this penalty can be stored as a scaled table."""
+    """Whether a parameter with this penalty can be a scaled table."""
     return _over_row_blocks(penalty) and parameter.dim() == 2 and walkable(parameter.detach())
 
 
 def _over_row_blocks(penalty: Penalty | None) -> bool:
-    """Whether a penalty is a group lasso over row blocks, as scaled tables need."""
+    """Whether a penalty is a group lasso over blocks of consecutive rows, as scaled tables require."""
     return type(penalty) is GroupLasso and penalty.groups.offsets is not None

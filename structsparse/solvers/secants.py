@@ -1,4 +1,4 @@
-"""Secant pairs (step, gradient change) of active parameter entries, and the L-BFGS metric that the pairs define."""
+"""Secant pairs (step, gradient change) of a quasi-Newton solver, and the L-BFGS Hessian that the pairs define."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ from torch import Tensor
 
 from structsparse.kernels.solvers.quasi_newton import merge
 
-FLAT = 1e-10  # cosine of step and gradient change up to which a pair has no usable curvature
+FLAT = 1e-10  # a secant pair is dropped if the cosine between step and gradient change is at most this
 
 
 class QuadraticModel(NamedTuple):
-    """L-BFGS metric (Hessian approximation) that secant pairs define, in compact form: B = diag(base) - Q N Q'."""
+    """L-BFGS Hessian approximation that secant pairs define, in compact form: B = diag(base) - Q N Q'."""
 
-    base: Tensor  # [entries], diagonal of the initial metric
-    Q: Tensor  # [entries, columns], two columns per secant pair
-    N: Tensor  # [columns, columns], symmetric
+    base: Tensor  # [weights], diagonal of the initial Hessian approximation
+    Q: Tensor  # [weights, 2 * pairs], two columns for each secant pair
+    N: Tensor  # [2 * pairs, 2 * pairs], symmetric
 
     def times(self, D: Tensor) -> Tensor:
-        """The product B D of the L-BFGS metric B of secant pairs with a vector D [entries]."""
+        """The product of the L-BFGS Hessian from secant pairs with a vector D [weights]."""
         return self.base * D - self.Q @ (self.N @ (self.Q.T @ D))
 
     def diagonal(self) -> Tensor:
-        """The diagonal of the L-BFGS metric B of secant pairs, kept positive against rounding errors."""
+        """The diagonal of the L-BFGS Hessian from secant pairs, kept positive despite rounding errors."""
         return torch.maximum(self.base - (self.Q * (self.Q @ self.N)).sum(1), 1e-3 * self.base)
 
     def largest(self) -> float:
-        """The largest eigenvalue, at least 1, of the L-BFGS metric B of secant pairs relative to diag(base).
-
-        With Z = Q / sqrt(base) and Z'Z = T'T, the nonzero eigenvalues of Z N Z' are the nonzero eigenvalues of T N T'.
-        """
+        """The largest eigenvalue of the L-BFGS Hessian from secant pairs, relative to diag(base); at least 1."""
         if self.Q.shape[1] == 0:
             return 1.0
         squares, vectors = torch.linalg.eigh(self.Q.T @ (self.Q / self.base.unsqueeze(1)))
@@ -40,14 +37,12 @@ class QuadraticModel(NamedTuple):
 
 
 class Secants:
-    """Secant pairs (step, gradient change) of L-BFGS, stored for the entries of recent steps and the working set.
+    """Secant pairs (step, gradient change) of L-BFGS, stored only for weights in recent working sets.
 
-    places: int64 [stored], the ascending indices of the stored entries among all entries of the parameters.
+    - `places`, int64 [stored], has the ascending indices of the stored weights among all weights.
+    - `S` and `Y`, float64 [stored, pairs], have the steps and the gradient changes, oldest first.
 
-    S, Y: float64 [stored, pairs], the steps and the gradient changes, the oldest first.
-
-    For an entry that is added later, the gradient changes of older pairs count as zero, which keeps the metric positive
-    definite. Memory is the number of pairs times the number of stored entries."""
+    If a weight is added later, its entries in older pairs are zero."""
 
     def __init__(self, history: int, places: Tensor, S: Tensor | None = None, Y: Tensor | None = None) -> None:
         self.history, self.places = history, places
@@ -58,13 +53,12 @@ class Secants:
         return self.S.shape[1]
 
     def join(self, active: Tensor) -> Tensor:
-        """Add the active entries to the secant pairs, and drop entries that are zero in all steps.
+        """Extend the secant pairs to the weights in `active`, and drop other weights that are zero in all steps.
 
-        `active` holds the ascending indices of the active entries among all entries. Returns the rows of the active
-        entries in the pairs."""
+        `active` has ascending indices among all weights. Returns the row of each active weight in the pairs."""
         kept = (self.S != 0).any(1)
         places, of_old, of_new = _merge(self.places, kept, active)
-        if len(places) > len(self.places) or not bool((of_old >= 0).all()):  # the stored entries change
+        if len(places) > len(self.places) or not bool((of_old >= 0).all()):  # the stored weights change
             here = (of_old >= 0).nonzero()[:, 0]
             new = of_old[here]
             self.S, self.Y = (
@@ -74,7 +68,7 @@ class Secants:
         return of_new
 
     def add(self, step: Tensor, change: Tensor) -> None:
-        """Add a secant pair, step [stored] and gradient change [stored], unless the curvature is not positive."""
+        """Add a secant pair, step and gradient change of the stored weights, if their inner product is positive."""
         along = float(step @ change)
         if along <= FLAT * float(step.norm()) * float(change.norm()):
             return
@@ -87,39 +81,38 @@ class Secants:
         self.S, self.Y = self.S[:, :0], self.Y[:, :0]
 
     def secant(self, weights: Tensor) -> float:
-        """The scale of the initial metric diag(weights) from the last secant pair: y' diag(weights)^-1 y / s' y.
+        """Scale of the initial L-BFGS Hessian from the last secant pair: sum of y^2 / weights over sum of s * y.
 
-        Here s and y are the last step and the last gradient change. The scale is the larger of the two usual choices;
-        weights [stored]."""
+        Here s and y are the last step and gradient change. The unscaled initial Hessian is diag(weights)."""
         s, y = self.S[:, -1], self.Y[:, -1]
         return float((y * y / weights).sum() / (s @ y))
 
     def model(self, rows: Tensor, weights: Tensor, scale: float) -> QuadraticModel:
-        """The L-BFGS metric of the secant pairs on some rows, starting from scale * diag(weights); weights [stored].
+        """The L-BFGS Hessian that the secant pairs define, for the stored weights in `rows`.
 
-        The compact form is B = B0 - Q M^-1 Q' with B0 = scale * diag(weights), Q = [B0 S, Y] and
-        M = [[S' B0 S, L], [L', -D]]. D and L are the diagonal and the strictly lower part of S' Y."""
+        The initial Hessian is scale * diag(weights). The result is in the compact form of Byrd, Nocedal and Schnabel
+        (1994)."""
         base, active = scale * weights, scale * weights[rows]
         if len(self) == 0:
             return QuadraticModel(active, active.new_zeros(len(rows), 0), active.new_zeros(0, 0))
         SY = self.S.T @ self.Y
         lower, corner = SY.tril(-1), self.S.T @ (base.unsqueeze(1) * self.S)
         M = torch.cat([torch.cat([corner, lower], 1), torch.cat([lower.T, -torch.diag(SY.diagonal())], 1)])
-        even = M.diagonal().abs().rsqrt()  # scale factors of rows and columns of M, for an accurate inverse
+        even = M.diagonal().abs().rsqrt()  # scales the matrix to a unit diagonal, for an accurate inverse
         Q = torch.cat([active.unsqueeze(1) * self.S[rows], self.Y[rows]], 1) * even
         return QuadraticModel(active, Q, torch.linalg.inv(even.unsqueeze(1) * M * even))
 
 
 def _merge(old: Tensor, kept: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge the kept old indices of secant pairs with the new indices, all ascending.
+    """Merge two ascending lists of weight indices of secant pairs: the `old` ones marked in `kept`, and `new`.
 
-    Returns the union; the position in the union of each old index, or -1 if not kept; the position of each new index.
+    Returns the merged indices, the position of each old index among them (-1: not kept), and that of each new index.
     """
     if old.device.type == "cpu":
         places, of_old, of_new = old.new_empty(len(old) + len(new)), torch.empty_like(old), torch.empty_like(new)
         arrays = [tensor.contiguous().numpy() for tensor in (old, kept, new, places, of_old, of_new)]
         return places[: merge(*arrays)].clone(), of_old, of_new
-    places = torch.unique(torch.cat([old[kept], new]))  # `unique` returns ascending indices
+    places = torch.unique(torch.cat([old[kept], new]))  # `unique` sorts the indices
     inside = torch.isin(old, places, assume_unique=True)
     of_old = torch.where(inside, torch.searchsorted(places, old), -1)
     return places, of_old, torch.searchsorted(places, new)

@@ -1,4 +1,6 @@
-"""SGD and AdaGrad with factored gradients of weight tables: a step costs only the rows in the batch."""
+"""SGD and AdaGrad with factored gradients of weight tables: a step updates only the table rows in the batch.
+
+A factored gradient of a table lists the active rows of each bag (such as a token) and a gradient vector per bag."""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from structsparse.weights.notes import notes_of
 class RowSolver(Solver):
     """Base of SGD and AdaGrad on table rows, from dense gradients and factored gradients.
 
-    Dense gradients are in `.grad`, factored gradients in the note `pending` (see `bags`)."""
+    Dense gradients are in `.grad`, factored gradients in the list `notes_of(parameter).pending`."""
 
     def __init__(self, params, defaults: dict) -> None:
         if not defaults["lr"] >= 0:
@@ -56,7 +58,7 @@ class RowSolver(Solver):
         raise NotImplementedError
 
     def _slot(self, parameter: Tensor) -> Tensor:
-        """Work array of row-wise SGD with AdaGrad step sizes: int32 [rows], one entry per table row."""
+        """Work array for the AdaGrad step of SGD on table rows: int32 [rows], initially -1."""
         if parameter not in self.slots:
             self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         return self.slots[parameter]
@@ -65,7 +67,7 @@ class RowSolver(Solver):
 class RowSGD(RowSolver):
     """SGD that updates only the table rows in the batch: w -= lr * gradient."""
 
-    prox_every = 8  # steps per prox: a step costs the rows in the batch, a prox costs all rows
+    prox_every = 8  # number of steps between two proxes; a prox is slower than a step, as it changes all rows
 
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})
@@ -75,17 +77,17 @@ class RowSGD(RowSolver):
         parameter.sub_(parameter.grad, alpha=group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """The SGD step of the table rows in factored gradients."""
+        """The SGD step of the table rows that occur in factored gradients."""
         for gradient in notes_of(parameter).pending:
             subtract_(parameter, gradient, group["lr"])
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """The metric of SGD: 1, the same step size for all entries."""
+        """The metric of SGD: 1, the same step size for all weights."""
         return 1.0
 
 
 class RowAdagrad(RowSolver):
-    """SGD with AdaGrad step sizes per entry, which updates only the table rows in the batch.
+    """SGD with AdaGrad step sizes, one per weight; updates only the table rows in the batch.
 
         sum += gradient^2;  w -= lr * gradient / (sqrt(sum) + eps)
 
@@ -102,18 +104,18 @@ class RowAdagrad(RowSolver):
         parameter.addcdiv_(parameter.grad, total.sqrt().add_(group["eps"]), value=-group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """SGD with AdaGrad step sizes: the step of the table rows in factored gradients."""
+        """SGD with AdaGrad step sizes: the step of the table rows that occur in factored gradients."""
         total = self._sum(group, parameter)
         gradient = concatenated(notes_of(parameter).pending)
         adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))
 
     def _sum(self, group: dict, parameter: Tensor) -> Tensor:
-        """SGD with AdaGrad step sizes: the sum of squared gradients of each entry of a parameter."""
+        """SGD with AdaGrad step sizes: the sum of squared gradients of each weight."""
         state = self.state[parameter]
         if "sum" not in state:
             state["sum"] = torch.full_like(parameter, group["initial"])
         return state["sum"]
 
     def metric(self, group: dict, parameter: Tensor) -> Tensor:
-        """SGD with AdaGrad step sizes: the metric 1 / (sqrt(sum of squared gradients) + eps), per entry."""
+        """SGD with AdaGrad step sizes: the metric 1 / (sqrt(sum of squared gradients) + eps) of each weight."""
         return 1.0 / (self._sum(group, parameter).sqrt() + group["eps"])

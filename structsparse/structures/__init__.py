@@ -1,7 +1,4 @@
-"""Structures to predict: label sequences, dependency trees and words in context.
-
-Dynamic programming computes the best structure, the log-partition and the marginals.
-"""
+"""Structures to predict: label sequences, dependency trees, and next words in language models."""
 
 from typing import TYPE_CHECKING
 

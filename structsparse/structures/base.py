@@ -1,4 +1,6 @@
-"""Base of all structures, such as label sequences and trees: an interface for scores that are sums over parts."""
+"""Base of all structures, such as label sequences and trees: the common interface.
+
+The score of a structure is the sum of the scores of its parts, such as labels or arcs."""
 
 from __future__ import annotations
 
@@ -8,22 +10,21 @@ from torch import Tensor
 
 
 class Structure(ABC):
-    """Base of all structures: all structures of an item, such as all label sequences, with their scores.
+    """Base of all structures: an interface to score, sum and maximise over all structures of an item.
 
-    `scores` holds the scores of the parts for a batch of items, in a form that each subclass defines. `gold` holds one
-    structure per item. `lengths` int64 [batch] holds the numbers of tokens. The structured losses rely on nothing else.
-    """
+    An item is a sentence, for example; its structures are all possible label sequences. `scores` holds the scores of
+    the parts for a batch of items, in a form that each subclass defines. `gold` holds the correct structure of each
+    item. `lengths` int64 [batch] holds the numbers of tokens."""
 
     @abstractmethod
     def log_partition(self, scores, lengths: Tensor) -> Tensor:  # shape [batch]
         """Base of all structures: the log-partition, which is the log of the sum of exp(score) over all structures.
 
-        The gradient of the log-partition in the scores is the expected count of each part. The gradient can be taken
-        once."""
+        The gradient with respect to the scores is the expected count of each part."""
 
     @abstractmethod
     def score(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
-        """Base of all structures: the score of the given structure of each item."""
+        """Base of all structures: the score of the structure `gold` of each item."""
 
     @abstractmethod
     def best(self, scores, lengths: Tensor) -> Tensor:
@@ -31,14 +32,14 @@ class Structure(ABC):
 
     @abstractmethod
     def add_cost(self, scores, gold: Tensor, lengths: Tensor, cost: float = 1.0):
-        """Base of all structures: the scores with `cost` added to every part that differs from gold."""
+        """Base of all structures: the scores with `cost` added for every part that is not in the gold structure."""
 
     def surprise(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
         """Base of all structures: the negative log-probability of the gold structure, log_partition - score(gold)."""
         return self.log_partition(scores, lengths) - self.score(scores, gold, lengths)
 
     def best_k(self, scores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Base of all structures: the k best structures of each item, the best first, and the scores [batch, k]."""
+        """Base of all structures: the k best structures of each item, the best first, and their scores [batch, k]."""
         raise NotImplementedError
 
     def marginals(self, scores, lengths: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from structsparse.structures.base import Structure
 class ChainScores(NamedTuple):
     """Chain structure: the scores of a linear chain; minus infinity forbids a label or a transition."""
 
-    emissions: Tensor  # [batch, time, labels]; or [tokens, labels], sentences end to end, for float32 on the CPU
-    transitions: Tensor  # [labels, labels]: score of each pair of neighbouring labels, (from, to)
+    emissions: Tensor  # [batch, time, labels]: scores of labels at tokens; [all tokens, labels] for float32 on the CPU
+    transitions: Tensor  # [labels from, labels to]: score of each pair of neighbouring labels
     start: Tensor  # [labels]: score of each label at the first token
     end: Tensor  # [labels]: score of each label at the last token
 
@@ -29,33 +29,29 @@ class Chain(Structure):
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} transitions[y_{t-1}, y_t] + end[y_n].
 
-    Lengths are int64 [batch], each from 1 to time; emissions and gold labels beyond a length are ignored. The results
-    of `log_partition` and `score` are always float64, because a loss is a small difference of two large totals. The
-    compiled kernels process scores on the CPU in float32 or float64; torch operations process all other scores."""
+    Lengths int64 [batch] are the numbers of tokens of the sentences, at least 1. Emissions and gold labels at padding
+    are ignored. `log_partition` and `score` return float64. The compiled kernels process float32 and float64 scores on
+    the CPU. Torch operations process all other scores."""
 
     def log_partition(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # shape [batch]
         """Chain structure: the log-partition, which is the log of the sum of exp(score) over label sequences.
 
-        The gradient of the log-partition in the scores is the expected count of each label and transition. The gradient
-        can be taken once."""
+        The gradient with respect to the scores is the expected count of each label and transition."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         return _LogPartition.apply(self._route(scores), lengths, *scores)
 
     def surprise(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
-        """Chain structure: the CRF loss of each sentence, log_partition - score(gold labels).
-
-        The loss is the negative log-probability of the gold labels."""
+        """Chain structure: the CRF loss of each sentence, the negative log-probability of the gold labels."""
         if scores.emissions.dim() == 2:
             return _Surprise.apply(gold, lengths, *scores)
         return self.log_partition(scores, lengths) - self.score(scores, gold, lengths)
 
     @torch.no_grad()
     def best(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # shape [batch, time]
-        """Chain structure: the labels of the best sequence (Viterbi), 0 beyond the length.
+        """Chain structure: the labels of the best sequence (Viterbi), 0 at padding.
 
-        Of several best sequences, the result has the lowest label at the last token, then at the token before, and so
-        on."""
+        Ties go to the lowest label index at the last token, then at the token before, and so on."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths)
@@ -64,9 +60,8 @@ class Chain(Structure):
     def best_k(self, scores: ChainScores, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Chain structure: the k best label sequences, the best first, and their scores.
 
-        Returns labels [batch, k, time], 0 beyond the length, and scores [batch, k]. If fewer sequences are allowed, the
-        remaining scores are minus infinity. Ties are ordered as in `best`: the lowest label at the last token where two
-        sequences differ goes first."""
+        Returns labels [batch, k, time], 0 at padding, and scores [batch, k]. If fewer than k sequences are allowed, the
+        remaining scores are minus infinity. Ties are broken as in `best`."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of sequences from 1 on")
         scores = _padded(scores, lengths)
@@ -74,7 +69,7 @@ class Chain(Structure):
         return self._route(scores).best_k(scores, lengths, k)
 
     def score(self, scores: ChainScores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
-        """Chain structure: the score of the given label sequence of each sentence."""
+        """Chain structure: the score of the label sequence `gold` of each sentence."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         emissions, transitions, start, end = scores
@@ -87,7 +82,7 @@ class Chain(Structure):
 
     @torch.no_grad()
     def marginals(self, scores: ChainScores, lengths: Tensor) -> Tensor:  # shape [batch, time, labels]
-        """Chain structure: the marginal probability of each label at each token, zero beyond the length."""
+        """Chain structure: the marginal probability of each label at each token, zero at padding."""
         scores = _padded(scores, lengths)
         _check(scores, lengths)
         route = self._route(scores)
@@ -104,7 +99,7 @@ class Chain(Structure):
         return scores._replace(emissions=scores.emissions + cost * wrong)
 
     def _route(self, scores: ChainScores):
-        """Chain structure: the route, compiled or torch, for the device and type of the scores."""
+        """Chain structure: the implementation for these scores, `NativeRoute` (compiled) or `TorchRoute`."""
         emissions = scores.emissions
         native = emissions.device.type == "cpu" and emissions.dtype in (torch.float32, torch.float64)
         return NativeRoute if native else TorchRoute
@@ -136,7 +131,7 @@ def _padded(scores: ChainScores, lengths: Tensor) -> ChainScores:
 
 
 def _inside(lengths: Tensor, time: int) -> Tensor:  # shape [batch, time]
-    """Chain structure: mask [batch, time] of the tokens within the lengths of the sentences."""
+    """Chain structure: mask [batch, time], true at the tokens of each sentence and false at padding."""
     return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
 
 
@@ -153,8 +148,10 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, weights):  # shape [batch]
-        """Chain structure: the expected count of each label and transition, times the weight of the sentence."""
+    def backward(ctx, weights):
+        """Chain structure: the expected count of each label and transition, times `weights`.
+
+        `weights` [batch] is the incoming gradient of each log-partition."""
         lengths, *saved = ctx.saved_tensors
         return None, None, *ctx.route.expect(ChainScores(*saved[:4]), lengths, saved[4:], weights)
 
@@ -166,7 +163,9 @@ class _Surprise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, gold, lengths, *scores):
-        """Chain structure: the CRF loss of each sentence; the gradient is computed and stored at the same time."""
+        """Chain structure: the CRF loss of each sentence.
+
+        The gradient of the loss is computed at the same time and stored."""
         emissions, transitions, start, end = (score.detach().contiguous() for score in scores)
         sizes, labels = lengths.numpy(), emissions.shape[1]
         begins, order = np.cumsum(sizes) - sizes, np.argsort(-sizes, kind="stable")
@@ -187,10 +186,10 @@ class _Surprise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, weights):  # shape [batch]
-        """Chain structure: the stored gradient of the CRF losses.
+    def backward(ctx, weights):
+        """Chain structure: the stored gradient of the CRF losses, times `weights`.
 
-        All sentences must have the same weight, as in a mean over a batch."""
+        `weights` [batch] is the incoming gradient of each loss. All its entries must be equal, as for a mean loss."""
         if ctx.gradients is None or not bool((weights == weights[0]).all()):
             raise RuntimeError(
                 "the gradient of sentences end to end is that of their plain sum, and can be taken only once"
@@ -200,10 +199,10 @@ class _Surprise(torch.autograd.Function):
 
 
 def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainScores, gold: Tensor, begins, sizes):
-    """Chain structure: recompute in float64 the CRF losses that the SIMD kernels could not compute, in place.
+    """Chain structure: recompute in float64 the CRF losses that the SIMD kernels could not compute.
 
-    `again` lists the sentences, whose scores were out of range. The expected counts of these sentences are added to
-    `counts`."""
+    `again` has the indices of the sentences to recompute. The results are written to `losses` and `counts` (expected
+    counts)."""
     if len(again) == 0:
         return
     lengths = torch.from_numpy(np.ascontiguousarray(sizes[again], np.int64))
@@ -222,13 +221,13 @@ def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainSco
 
 
 class NativeRoute:
-    """Chain structure: the compiled route of linear chains, for float32 or float64 scores on the CPU."""
+    """Chain structure: the compiled implementation of linear chains, for float32 or float64 scores on the CPU."""
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
         """Chain structure: the log-partition [batch] in float64, in compiled code.
 
-        Also returns the forward probabilities, or their logarithms for some sentences, for `expect`."""
+        Also returns intermediate results for `expect`."""
         arrays = _arrays(scores, lengths)
         batch, time, labels = scores.emissions.shape
         width = -labels // kernels.LANES * -kernels.LANES
@@ -240,9 +239,7 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
-        """Chain structure: the expected count of each score in compiled code, times the weight of each sentence.
-
-        The result is the gradient of sum weights * log-partition in the scores."""
+        """Chain structure: the gradient of sum(weights * log-partition) for all scores, in compiled code."""
         alphas, in_logs = memory
         batch, _, labels = scores.emissions.shape
         chunks = kernels.chunk_count(batch)
@@ -270,7 +267,7 @@ class NativeRoute:
 
 
 def _arrays(scores: ChainScores, lengths: Tensor):
-    """Chain structure: the scores of a linear chain as arrays for the compiled kernels, and the lengths.
+    """Chain structure: the scores of a linear chain and the lengths, as numpy arrays for the compiled kernels.
 
     Emissions keep their type; all other scores become float64."""
     sizes = lengths.to(torch.int64).contiguous().numpy()
@@ -282,15 +279,15 @@ def _arrays(scores: ChainScores, lengths: Tensor):
 
 
 class TorchRoute:
-    """Chain structure: the torch route of linear chains, for any device and any scores.
+    """Chain structure: the torch implementation of linear chains, for any device and number type.
 
-    The route works in log-space and float64, without synchronisation with the host."""
+    All steps work in log-space and float64, without synchronisation between device and host."""
 
     @staticmethod
     def sum(scores: ChainScores, lengths: Tensor):
         """Chain structure: the log-partition [batch], by forward and backward recursions in log-space.
 
-        Also returns the results of both recursions for `expect`."""
+        Also returns the results of both recursions, which `expect` needs."""
         emissions, transitions, start, end = (score.double() for score in scores)
         batch, time, labels = emissions.shape
         # both recursions run at once: index 0 is forward, index 1 is backward from the last token of each sentence
@@ -301,14 +298,14 @@ class TorchRoute:
         for t in range(time - 1):
             message = torch.logsumexp((message + both[:, t]).unsqueeze(2) + matrices, 3)  # shape [2, batch, labels]
             messages.append(message)
-        # log sums over the label sequences before and after each token, without the emissions of the token
+        # for each token and label: log-sum-exp over label sequences to the left (right), without the token's emission
         before, after = torch.stack(messages, 2)
         after = _reverse(after, lengths)
         return torch.logsumexp(start + emissions[:, 0] + after[:, 0], 1), (before, after)
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
-        """Chain structure: the expected count of each score, from the forward and backward recursions in torch."""
+        """Chain structure: the gradient of sum(weights * log-partition) for all scores, in torch."""
         emissions, transitions = scores.emissions.double(), scores.transitions.double()
         before, after = memory
         inside = _inside(lengths, emissions.shape[1]).unsqueeze(2)
@@ -322,7 +319,7 @@ class TorchRoute:
         steps = torch.zeros_like(transitions)
         for t in range(1, emissions.shape[1]):
             edges = torch.exp(left[:, t - 1].unsqueeze(2) + transitions + right[:, t].unsqueeze(1))
-            steps += (weights @ edges.flatten(1)).view_as(steps)  # edges is [batch, from, to]
+            steps += (weights @ edges.flatten(1)).view_as(steps)  # edges has shape [batch, labels from, labels to]
         last = nodes.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, nodes.shape[2])).squeeze(1)
         counts = nodes, steps, nodes[:, 0].sum(0), last.sum(0)
         return ChainScores(*(count.to(score.dtype) for count, score in zip(counts, scores, strict=True)))
@@ -357,7 +354,7 @@ class TorchRoute:
         score[:, :, 0] = start + emissions[:, 0]
         origins = []
         for t in range(1, time):
-            # ways is [batch, labels to, labels from * k]; a stable sort keeps equal scores in the order of origins
+            # ways has shape [batch, labels to, labels from * k]; the stable sort prefers lower labels at ties
             ways = (score.unsqueeze(1) + transitions.t()[:, :, None]).flatten(2)
             arrival, origin = (part[:, :, :k] for part in ways.sort(dim=2, descending=True, stable=True))
             inside_now = inside[:, t, None, None]
@@ -377,7 +374,7 @@ class TorchRoute:
 def _reverse(tokens: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, time, labels]
     """Chain structure: each sentence reversed within its length.
 
-    Positions beyond the length repeat the first token."""
+    Padding positions repeat the first token."""
     time = torch.arange(tokens.shape[1], device=tokens.device)
     index = (lengths.unsqueeze(1) - 1 - time).clamp_min(0)
     return tokens.gather(1, index.unsqueeze(2).expand_as(tokens))

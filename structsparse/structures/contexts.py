@@ -1,7 +1,6 @@
-"""Contexts structure for language models: softmax over a tree of contexts, p(word | context).
+"""Contexts structure for language models: p(word | context), a softmax over all words, for a tree of contexts.
 
-The cost is linear in the number of entries, which are pairs of a context and a next word.
-"""
+An entry is a pair of a context and a next word that has a weight. The cost is linear in the number of entries."""
 
 from __future__ import annotations
 
@@ -18,19 +17,19 @@ from structsparse.kernels.structures import contexts as kernels
 from structsparse.kernels.structures import contexts_stable as stable
 
 NOTHING = torch.empty(0)
-# if Z of a context is below this share of the largest Z on the path, torch counts only the entries of the context
+# torch needs the normaliser of a context to be at least this share of each normaliser of the contexts above it
 LOST = 2.0**-26
 
 
 class Increments(NamedTuple):
     """Contexts structure: the score increments of the entries in a tree of contexts.
 
-    The increments are features * weights, plus `base` on the first V entries, which are all V words after the empty
-    context."""
+    An entry is a pair of a context and a next word, with the increment feature * weight. The first V entries are all V
+    words after the empty context; `base` is added to the increments of these entries."""
 
     weights: Tensor  # [entries]: weight of each entry
     features: Tensor | None = None  # [entries]: factor of each weight; None: all ones
-    base: Tensor | None = None  # [V]: constant added to the first V increments; None: zeros
+    base: Tensor | None = None  # [V words]: constants added to the first V increments; None: zeros
 
     def dense(self) -> Tensor:  # shape [entries], float64
         """Contexts structure: the score increments as one tensor, float64 [entries]."""
@@ -41,35 +40,32 @@ class Increments(NamedTuple):
 
 
 class ContextArrays(Protocol):
-    """Contexts structure: the arrays of a tree of contexts.
+    """Contexts structure: a tree of contexts as arrays.
 
-    A node is a context; an entry is a pair of a context and a next word. Parents come before children, level by level.
-    The first V entries are all V words after the empty context, which is node 0."""
+    A node is a context. An entry is a pair of a context and a next word. Nodes and entries are sorted by level, that
+    is, by depth in the tree. The first V entries are all V words after the empty context, which is node 0."""
 
-    words: int  # number V of words
+    words: int  # number V of words in the vocabulary
     above: np.ndarray  # [nodes]: the parent context of each node; -1 for node 0
     ends: np.ndarray  # [nodes]: number of target words whose longest known context is the node
     entry_node: np.ndarray  # [entries]: the node of each entry
     entry_word: np.ndarray  # [entries]: the next word of each entry
-    entry_above: np.ndarray  # [entries]: the entry of the same word in the nearest context above; -1 for the first V
-    entry_ends: np.ndarray  # [entries]: number of target words whose deepest entry is the entry
-    node_levels: np.ndarray  # offsets of the levels of nodes
-    entry_levels: np.ndarray  # offsets of the levels of entries
+    entry_above: np.ndarray  # [entries]: entry of the same word in the nearest shorter context; -1 if there is none
+    entry_ends: np.ndarray  # [entries]: number of target words whose deepest entry in the tree is the entry
+    node_levels: np.ndarray  # index of the first node of each level; then the number of nodes
+    entry_levels: np.ndarray  # index of the first entry of each level; then the number of entries
 
 
 class Contexts(nn.Module):
     """Contexts structure of next words in a language model, p(word | context) = exp S(word, context) / Z(context).
 
-    Z sums exp S over all V words. S(word, context) is the score S[e] of the deepest entry e of the word on the path
-    from the empty context to this context. S[e] is the sum of the increments of e and of the entries above e.
-    Increments are a tensor [entries] or `Increments`. Z of a context is Z of the parent plus the change by the entries
-    of the context. So all costs are linear in the number of entries.
+    Z(context) is the sum of exp S(word, context) over all words. An entry is a pair of a context and a next word, with
+    a score increment. S(word, context) sums the increments of the entries of the word in the context and in all
+    contexts above it. All costs are linear in the number of entries.
 
-    The compiled kernels process float32 and float64 on the CPU. The kernels sum in float64 and are accurate for any
-    finite increments (see `kernels.structures.contexts`). Torch operations process everything else in float64, level by
-    level and without reading values; all S must lie within 600 of each other. The torch result loses digits if Z of a
-    context is a small share of Z of a context above. Below a share of 2^-26, words without an entry in the context are
-    ignored."""
+    The compiled kernels process float32 and float64 on the CPU, and are accurate for any finite increments. Torch
+    operations process everything else in float64. With torch, all S must lie within 600 of each other. The torch result
+    is inexact if Z of a context is a small share of Z of a context above."""
 
     def __init__(self, tree: ContextArrays) -> None:
         super().__init__()
@@ -83,7 +79,7 @@ class Contexts(nn.Module):
             "entry_node": _integers(tree.entry_node),
             "entry_word": _integers(tree.entry_word),
             "entry_above": _integers(tree.entry_above),
-            "node_ends": np.asarray(tree.ends),  # [nodes], counts of the target words of the tree
+            "node_ends": np.asarray(tree.ends),  # [nodes], number of targets whose longest known context is the node
             "entry_ends": np.asarray(tree.entry_ends),
         }
         for name, array in buffers.items():
@@ -99,9 +95,12 @@ class Contexts(nn.Module):
     def surprise(self, increments: Tensor | Increments, node_ends: Tensor, entry_ends: Tensor) -> Tensor:
         """Contexts structure: the language-model loss, the sum over all targets of -log p(target | context).
 
-        The loss is a float64 scalar. node_ends [nodes] counts the targets whose longest known context is each node.
-        entry_ends [entries] counts the targets whose deepest entry is each entry. The gradient in the weights can be
-        taken once."""
+        The loss is a float64 scalar. A node is a context, and an entry is a pair of a context and a next word.
+
+        * node_ends [nodes]: number of targets whose longest known context is the node
+        * entry_ends [entries]: number of targets whose deepest entry in the tree is the entry
+
+        Only first derivatives with respect to the weights are supported."""
         increments = self._checked(increments)
         for name, ends, size in (("node_ends", node_ends, self.nodes), ("entry_ends", entry_ends, self.entries)):
             if tuple(ends.shape) != (size,):
@@ -111,7 +110,9 @@ class Contexts(nn.Module):
 
     @torch.no_grad()
     def path_sums(self, increments: Tensor | Increments) -> Tensor:  # shape [entries], float64
-        """Contexts structure: the score S of each entry, without a gradient."""
+        """Contexts structure: the score S of each entry, without a gradient.
+
+        The score sums the increments on the path from the empty context to the entry."""
         increments = self._checked(increments)
         if not _native(increments.weights):
             return TorchRoute.path_sums(self, increments)
@@ -121,7 +122,9 @@ class Contexts(nn.Module):
 
     @torch.no_grad()
     def log_partition(self, sums: Tensor) -> Tensor:  # shape [nodes], float64
-        """Contexts structure: the log-partition log Z of each context, from the scores S, without a gradient."""
+        """Contexts structure: the log-partition of each context, without a gradient.
+
+        sums [entries] are the scores of all entries, from `path_sums`."""
         if tuple(sums.shape) != (self.entries,):
             raise UserError(f"path sums have shape {tuple(sums.shape)}, expected ({self.entries},)")
         if not _native(sums):
@@ -131,7 +134,7 @@ class Contexts(nn.Module):
         return torch.from_numpy(shifts + np.log(masses[:, 0]))
 
     def summed(self, ends: Tensor) -> Tensor:  # shape [entries], float64
-        """Contexts structure: for each entry, the sum of `ends` over the entry and all entries below."""
+        """Contexts structure: for each entry of the tree, the sum of `ends` over the entry and all entries below it."""
         sums = ends.to(torch.float64, copy=True).contiguous()
         if sums.device.type == "cpu":
             kernels.add_upwards(sums.numpy(), self.entry_above.numpy())
@@ -143,8 +146,8 @@ class Contexts(nn.Module):
     def counted(self, node_ends: Tensor, entry_ends: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
         """Contexts structure: the target counts as arrays for the compiled kernels.
 
-        Returns the counts of nodes, the counts of entries summed over subtrees, and the total number of targets. The
-        result is cached while the same unchanged tensors are passed."""
+        Returns the count of each node, the count of each entry including all entries below it, and the total. The
+        result is cached for the same unchanged tensors."""
         versions = node_ends._version, entry_ends._version
         cached = self._counted
         if cached is None or cached[0] is not node_ends or cached[1] is not entry_ends or cached[2] != versions:
@@ -154,7 +157,7 @@ class Contexts(nn.Module):
         return cached[3]
 
     def _checked(self, increments: Tensor | Increments) -> Increments:
-        """Contexts structure: the increments, after a check of their shapes."""
+        """Contexts structure: check the shapes of the increments, and return them as `Increments`."""
         if not isinstance(increments, Increments):
             increments = Increments(increments)
         sizes = {"weights": self.entries, "features": self.entries, "base": self.words}
@@ -167,7 +170,7 @@ class Contexts(nn.Module):
 class _Surprise(torch.autograd.Function):
     """Contexts structure: the autograd function of the language-model loss over a tree of contexts.
 
-    The only gradient is the gradient in the weights."""
+    There is a gradient with respect to the weights only."""
 
     @staticmethod
     def forward(ctx, route, contexts, ends, *increments):
@@ -181,7 +184,7 @@ class _Surprise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, scale):
-        """Contexts structure: the gradient of the language-model loss in the weights, times `scale`."""
+        """Contexts structure: the gradient of the language-model loss with respect to the weights, times `scale`."""
         if not ctx.needs_input_grad[3]:
             return None, None, None, None, None, None
         if _versions(ctx.increments, ctx.ends) != ctx.versions:
@@ -191,7 +194,9 @@ class _Surprise(torch.autograd.Function):
 
 
 def _versions(increments: Increments, ends) -> list[int]:
-    """Contexts structure: version counters of the tensors of a loss, which change with every in-place operation."""
+    """Contexts structure: torch's version counters of the tensors of a loss.
+
+    Every in-place operation on a tensor changes the counter."""
     return [part._version for part in (*increments[1:], *ends) if part is not None]
 
 
@@ -205,9 +210,9 @@ class Memory:
         self.free: dict[tuple, list[np.ndarray]] = {}
 
     def borrow(self, *shape: int, dtype=np.float64) -> np.ndarray:
-        """Contexts structure: a work array from the pool, for exclusive use while the array is alive.
+        """Contexts structure: a work array from the pool, for exclusive use until it is garbage-collected.
 
-        The array also stays in use while a tensor made of it is alive."""
+        A tensor made of the array keeps the array in use."""
         free = self.free.setdefault((*shape, np.dtype(dtype)), [])
         array = free.pop() if free else np.empty(shape, dtype)
         view = array.view()
@@ -215,7 +220,7 @@ class Memory:
         return view
 
     def tensor(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Contexts structure: a CPU tensor from the pool, for exclusive use while the tensor is alive."""
+        """Contexts structure: a CPU tensor from the pool, for exclusive use until it is garbage-collected."""
         return torch.from_numpy(self.borrow(*shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
     def __deepcopy__(self, memo) -> Memory:
@@ -228,9 +233,9 @@ class Memory:
 
 
 class NativeRoute:
-    """Contexts structure: the compiled route of the softmax over contexts, for float weights on the CPU.
+    """Contexts structure: the compiled implementation of the language-model loss over a tree of contexts.
 
-    The weights are float32 or float64."""
+    The weights are float32 or float64 on the CPU."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
@@ -251,10 +256,10 @@ class NativeRoute:
 
     @staticmethod
     def stable_masses(contexts: Contexts, sums: np.ndarray):
-        """Contexts structure: the normalisers of all contexts in compiled code, for any finite scores.
+        """Contexts structure: the softmax normalisers of all contexts in compiled code, for any finite scores.
 
-        Returns masses [nodes, 2], shifts [nodes] and anew [nodes], with log Z = shifts + log masses[:, 0]. anew marks
-        the contexts whose Z is summed directly over all words."""
+        Returns masses [nodes, 2], shifts [nodes] and anew (bool [nodes]). The log-normalisers are shifts +
+        log(masses[:, 0]). `anew` marks contexts whose normaliser is summed directly over all words."""
         masses, shifts = np.empty((contexts.nodes, 2)), np.empty(contexts.nodes)
         anew, levels = np.empty(contexts.nodes, np.bool_), len(contexts.node_levels)
         tree, entry_word = _tree(contexts), contexts.entry_word.numpy()
@@ -263,7 +268,7 @@ class NativeRoute:
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
-        """Contexts structure: the gradient of the loss in the weights in compiled code, times `scale`."""
+        """Contexts structure: the gradient of the loss with respect to the weights, times `scale`, in compiled code."""
         nodes, below, _ = contexts.counted(node_ends, entry_ends)
         _, features, _ = _arrays(increments)
         gradient = contexts.memory.tensor(increments.weights.shape, increments.weights.dtype)
@@ -300,7 +305,7 @@ def _tree(contexts: Contexts) -> tuple[np.ndarray, ...]:
 def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
     """Contexts structure: the increments as arrays for the compiled kernels.
 
-    The arrays are weights, features of the same type and base in float64; None becomes an empty array."""
+    Features get the type of the weights, and `base` becomes float64. None becomes an empty array."""
     weights, features, base = increments
     features = NOTHING if features is None else features
     base = NOTHING if base is None else base
@@ -321,9 +326,9 @@ def _listed(levels: np.ndarray) -> list[int]:
 
 
 class TorchRoute:
-    """Contexts structure: the torch route of the softmax over contexts, for any device and type.
+    """Contexts structure: the torch implementation of the language-model loss over a tree of contexts.
 
-    The route works in float64, level by level, without synchronisation with the host."""
+    All steps work in float64 on any device, without synchronisation between device and host."""
 
     @staticmethod
     def sum(contexts: Contexts, increments: Increments, node_ends: Tensor, entry_ends: Tensor):
@@ -335,7 +340,7 @@ class TorchRoute:
 
     @staticmethod
     def path_sums(contexts: Contexts, increments: Increments) -> Tensor:  # shape [entries]
-        """Contexts structure: the score S of each entry, the sum of the increments along the path from the root."""
+        """Contexts structure: the score S of each entry, the sum of the increments on the path from the root."""
         sums, above = increments.dense().clone(), contexts.entry_above
         for a, b in _levels(contexts.entry_levels):
             sums[a:b] += sums[:a].index_select(0, above[a:b])
@@ -343,10 +348,10 @@ class TorchRoute:
 
     @staticmethod
     def masses(contexts: Contexts, sums: Tensor) -> tuple[Tensor, ...]:
-        """Contexts structure: the normalisers Z [nodes] of all contexts by torch operations.
+        """Contexts structure: the softmax normaliser of each context by torch operations.
 
-        Also returns the shift, exp S [entries], and a mask of the nodes whose Z has lost precision. Z and exp S are
-        relative to exp(shift)."""
+        Returns four tensors: the normalisers [nodes], a scalar `shift`, the exponentials of the scores [entries], and a
+        mask of the nodes whose normaliser is inexact. Normalisers and exponentials are divided by exp(shift)."""
         V = contexts.words
         shift = sums.amax()
         exps = torch.exp(sums - shift)
@@ -358,13 +363,14 @@ class TorchRoute:
         most = masses.clone()
         for (a, b), above in _node_levels(contexts):
             mass = masses[a:b] + masses[:a].index_select(0, above)
-            masses[a:b] = torch.maximum(mass, entry_masses[a:b])  # only rounding errors make Z smaller
+            # rounding must not make the normaliser of a context less than the sum over the entries of the context
+            masses[a:b] = torch.maximum(mass, entry_masses[a:b])
             most[a:b] = torch.maximum(mass, most[:a].index_select(0, above))
         return masses, shift, exps, masses < LOST * most
 
     @staticmethod
     def slope(contexts: Contexts, increments: Increments, node_ends, entry_ends, kept, scale: Tensor) -> Tensor:
-        """Contexts structure: the gradient of the loss in the weights by torch operations, times `scale`."""
+        """Contexts structure: the gradient of the loss with respect to the weights, times `scale`, in torch."""
         masses, exps, lost = kept
         V, entry_node, entry_above = contexts.words, contexts.entry_node, contexts.entry_above
         shares = node_ends.double() / masses
@@ -382,10 +388,10 @@ class TorchRoute:
 
 
 def _levels(bounds: list[int]):
-    """Contexts structure: the ranges (begin, end) of all levels of the tree except the first."""
+    """Contexts structure: the index range (begin, end) of each level of the tree, without the first level."""
     return zip(bounds[1:-1], bounds[2:], strict=True)
 
 
 def _node_levels(contexts: Contexts):
-    """Contexts structure: the node ranges of all levels except the first, each with the parents of the nodes."""
+    """Contexts structure: the node range (begin, end) of each level but the first, with the parents of these nodes."""
     return (((a, b), contexts.above[a:b]) for a, b in _levels(contexts.node_levels))

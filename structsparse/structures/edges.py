@@ -1,4 +1,4 @@
-"""Edge chain structure: linear chains over observed label pairs, where every token has a score for each listed pair."""
+"""Edge chain structure: linear chains where each listed pair of neighbouring labels has a score at every token."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,11 +16,11 @@ from structsparse.structures.base import Structure
 class EdgeScores(NamedTuple):
     """Edge chain structure: the scores of an `EdgeChain`; minus infinity forbids a label or a step.
 
-    A step is a pair of neighbouring labels."""
+    A step is a listed pair of neighbouring labels."""
 
     emissions: Tensor  # [batch, time, labels]: score of each label at each token
-    edges: Tensor  # [tokens, steps]: scores of the steps to each token, sentences end to end; first token ignored
-    transitions: Tensor  # [steps]: score of each step at every token
+    edges: Tensor  # [all tokens, steps]: score of each step at each token; ignored at first tokens
+    transitions: Tensor  # [steps]: score of each step, the same at all tokens
     start: Tensor  # [labels]: score of each label at the first token
     end: Tensor  # [labels]: score of each label at the last token
 
@@ -28,16 +28,16 @@ class EdgeScores(NamedTuple):
 class EdgeChain(nn.Module, Structure):
     """Edge chain structure of label sequences y_1 ... y_n over n tokens, restricted to listed label pairs.
 
-    A step is a pair of neighbouring labels (y_{t-1}, y_t), and k_t is the number of this step in the list. The score of
-    a label sequence is
+    A step is a listed pair of neighbouring labels. The score of a label sequence is
 
-        start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n].
+        start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} (transitions[k_t] + edges[t, k_t]) + end[y_n],
 
-    A sequence with a step that is not listed scores minus infinity.
+    where k_t is the index of the step (y_{t-1}, y_t). A sequence with an unlisted label pair scores minus infinity.
 
-    `steps` int64 [2, steps] holds (from, to), ascending by to, then from. Lengths are int64 [batch], each from 1 to
-    time; their sum is the number of tokens. Totals are float64. The compiled kernels process scores on the CPU in
-    float32 or float64; torch operations process all other scores."""
+    `steps` int64 [2, steps] has the first and the second label of each step, sorted by second label, then by first
+    label. Lengths int64 [batch] are the numbers of tokens of the sentences, at least 1. `log_partition` and `score`
+    return float64. The compiled kernels process float32 and float64 scores on the CPU. Torch operations process all
+    other scores."""
 
     def __init__(self, steps: Tensor, labels: int) -> None:
         super().__init__()
@@ -46,34 +46,33 @@ class EdgeChain(nn.Module, Structure):
             raise UserError(f"steps of {labels} labels must ascend by their second, then their first label")
         order = torch.full((labels * labels,), -1).index_copy(0, number, torch.arange(len(number)))
         self.labels = labels
-        self.register_buffer("origins", steps[0].contiguous(), persistent=False)  # shape [steps]
-        self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # shape [steps]
+        self.register_buffer("origins", steps[0].contiguous(), persistent=False)  # [steps], first labels
+        self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # [steps], second labels
         arrivals = torch.searchsorted(self.targets, torch.arange(labels + 1))
-        self.register_buffer("arrivals", arrivals, persistent=False)  # shape [labels + 1]
-        # number of the step for each pair [from, to], or -1 if the pair is not listed
+        # [labels + 1], index of the first step into each label
+        self.register_buffer("arrivals", arrivals, persistent=False)
+        # [labels from, labels to], index of the step for each label pair; -1 if the pair is not listed
         self.register_buffer("number", order.view(labels, labels).T.contiguous(), persistent=False)
 
     def log_partition(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # shape [batch]
         """Edge chain structure: the log-partition, the log of the sum of exp(score) over label sequences.
 
-        The gradient of the log-partition in the scores is the expected count of each label and step. The gradient can
-        be taken once."""
+        The gradient with respect to the scores is the expected count of each label and step."""
         self._check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self._step_list(), lengths, *scores)
 
     @torch.no_grad()
     def best(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # shape [batch, time]
-        """Edge chain structure: the labels of the best sequence (Viterbi), 0 beyond the length.
+        """Edge chain structure: the labels of the best sequence (Viterbi), 0 at padding.
 
-        Of several best sequences, the result has the lowest label at the last token, then at the token before, and so
-        on."""
+        Ties go to the lowest label index at the last token, then at the token before, and so on."""
         self._check(scores, lengths)
         return self._route(scores).best(scores, self._step_list(), lengths)
 
     def score(self, scores: EdgeScores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
-        """Edge chain structure: the score of the given label sequence of each sentence.
+        """Edge chain structure: the score of the label sequence `gold` of each sentence.
 
-        The score is minus infinity if a step is not listed."""
+        The score is minus infinity if a pair of neighbouring labels is not listed."""
         self._check(scores, lengths)
         emissions, edges, transitions, start, end = scores
         inside = _inside(lengths, gold.shape[1])
@@ -89,7 +88,7 @@ class EdgeChain(nn.Module, Structure):
 
     @torch.no_grad()
     def marginals(self, scores: EdgeScores, lengths: Tensor) -> Tensor:  # shape [batch, time, labels]
-        """Edge chain structure: the marginal probability of each label at each token, zero beyond the length."""
+        """Edge chain structure: the marginal probability of each label at each token, zero at padding."""
         self._check(scores, lengths)
         route, step_list = self._route(scores), self._step_list()
         totals, memory = route.sum(scores, step_list, lengths)
@@ -104,13 +103,14 @@ class EdgeChain(nn.Module, Structure):
         return scores._replace(emissions=scores.emissions + cost * wrong)
 
     def _step_list(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Edge chain structure: the listed steps as tensors for the kernels.
+        """Edge chain structure: the listed steps (label pairs) as tensors for the kernels.
 
-        Returns the first label of each step, the second label of each step, and the first step to each label."""
+        Returns the first label of each step, the second label of each step, and the index of the first step into each
+        label."""
         return self.origins, self.targets, self.arrivals
 
     def _route(self, scores: EdgeScores):
-        """Edge chain structure: the route, compiled or torch, for the device and type of the scores."""
+        """Edge chain structure: the implementation for these scores, `NativeRoute` (compiled) or `TorchRoute`."""
         kinds = {score.dtype for score in scores[:2]}
         native = scores.edges.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
         return NativeRoute if native else TorchRoute
@@ -132,8 +132,8 @@ class EdgeChain(nn.Module, Structure):
 def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Edge chain structure: the label pairs observed at neighbouring tokens of sentences.
 
-    The result is int64 [2, steps], (from, to), ascending by to, then from. `labels` is int64 [tokens]; sentence s has
-    the tokens offsets[s] : offsets[s + 1]."""
+    The result is int64 [2, pairs]: first labels and second labels, sorted by second label, then by first label. labels
+    [tokens] has the labels of all sentences. Sentence s has labels[offsets[s] : offsets[s + 1]]."""
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
     taken = np.flatnonzero(inner)
@@ -141,7 +141,7 @@ def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Edge chain structure: for each token, the number of the step (label pair) to this token.
+    """Edge chain structure: for each token, the index of the step (label pair) that ends at the token.
 
     The result is int64 [tokens], 0 for the first token of a sentence."""
     count = int(labels.max()) + 1
@@ -154,14 +154,14 @@ def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.nd
 
 
 def _inside(lengths: Tensor, time: int) -> Tensor:  # shape [batch, time]
-    """Edge chain structure: mask [batch, time] of the tokens within the lengths of the sentences."""
+    """Edge chain structure: mask [batch, time], true at the tokens of each sentence and false at padding."""
     return torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
 
 
 def _rows(lengths: Tensor, time: int, tokens: int) -> Tensor:
-    """Edge chain structure: the index of each token among sentences stored end to end, [batch, time].
+    """Edge chain structure: for each padded position [batch, time], the index of the token among all tokens.
 
-    The index is arbitrary beyond the length of a sentence."""
+    Indices at padding are arbitrary."""
     begins = lengths.cumsum(0) - lengths
     return (begins.unsqueeze(1) + torch.arange(time, device=lengths.device)).clamp_max(tokens - 1)
 
@@ -179,17 +179,19 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, weights):  # shape [batch]
-        """Edge chain structure: the expected count of each label and step, times the weight of the sentence."""
+    def backward(ctx, weights):
+        """Edge chain structure: the expected count of each label and step, times `weights`.
+
+        `weights` [batch] is the incoming gradient of each log-partition."""
         lengths, *saved = ctx.saved_tensors
         step_list, scores, memory = saved[:3], EdgeScores(*saved[3:8]), saved[8:]
         return None, None, None, *ctx.route.expect(scores, step_list, lengths, memory, weights)
 
 
 class NativeRoute:
-    """Edge chain structure: the compiled route of chains over listed label pairs, for scores on the CPU.
+    """Edge chain structure: the compiled implementation of chains over listed label pairs.
 
-    The scores are float32 or float64."""
+    The scores are float32 or float64 on the CPU."""
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
@@ -202,9 +204,7 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """Edge chain structure: the expected count of each score in compiled code, times the sentence weight.
-
-        The result is the gradient of sum weights * log-partition in the scores."""
+        """Edge chain structure: the gradient of sum(weights * log-partition) for all scores, in compiled code."""
         shares, last = (part.numpy() for part in memory)
         chunks = kernels.chunk_count(len(lengths))
         nodes = torch.empty_like(scores.emissions, memory_format=torch.contiguous_format)
@@ -225,10 +225,9 @@ class NativeRoute:
 
 
 def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
-    """Edge chain structure: the scores of label pairs as arrays for the compiled kernels.
+    """Edge chain structure: scores, sentence lengths and label pairs as numpy arrays for the compiled kernels.
 
-    Emissions and edges keep their type; all other scores become float64. The arrays include the first token and the
-    length of each sentence."""
+    Emissions and edges keep their type; all other scores become float64."""
     sizes = lengths.contiguous().numpy()
     emissions, edges = (score.detach().contiguous().numpy() for score in scores[:2])
     shared = tuple(score.detach().double().contiguous().numpy() for score in scores[2:])
@@ -236,21 +235,21 @@ def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
 
 
 class TorchRoute:
-    """Edge chain structure: the torch route of chains over listed label pairs, for any device and scores.
+    """Edge chain structure: the torch implementation of chains over listed label pairs, for any device and number type.
 
-    The route works in log-space and float64, without synchronisation with the host."""
+    All steps work in log-space and float64, without synchronisation between device and host."""
 
     @staticmethod
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
         """Edge chain structure: the log-partition [batch], by the forward recursion in log-space.
 
-        Also returns the conditional probability of each step given the second label of the step."""
+        Also returns conditional label probabilities, which `expect` needs."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])
         alpha, shares = start + emissions[:, 0], []  # shape [batch, labels]
         for t in range(1, emissions.shape[1]):
-            ways = alpha.unsqueeze(2) + steps[:, t]  # shape [batch, from, to]
+            ways = alpha.unsqueeze(2) + steps[:, t]  # shape [batch, labels from, labels to]
             arrived = torch.logsumexp(ways, 1)
             shares.append(torch.nan_to_num(torch.exp(ways - arrived.unsqueeze(1)), nan=0.0))
             alpha = torch.where(inside[:, t, None], arrived + emissions[:, t], alpha)
@@ -260,9 +259,7 @@ class TorchRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """Edge chain structure: the expected count of each score, by a backward pass in torch.
-
-        The pass uses the conditional probability of each step given the second label of the step."""
+        """Edge chain structure: the gradient of sum(weights * log-partition) for all scores, in torch."""
         *shares, last = memory
         origins, targets, _ = step_list
         batch, time, _ = scores.emissions.shape
@@ -270,7 +267,7 @@ class TorchRoute:
         final = last = last * weights.double().unsqueeze(1)  # shape [batch, labels]
         nodes, taken = [last], []
         for t in range(time - 1, 0, -1):
-            counts = shares[t - 1] * last.unsqueeze(1)  # shape [batch, from, to]
+            counts = shares[t - 1] * last.unsqueeze(1)  # shape [batch, labels from, labels to]
             counts = torch.where(inside[:, t, None, None], counts, 0.0)
             taken.append(counts[:, origins, targets])
             last = torch.where(inside[:, t, None], counts.sum(2), last)
@@ -305,7 +302,7 @@ class TorchRoute:
 
 
 def _steps(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor) -> Tensor:
-    """Edge chain structure: the scores of all label pairs, [batch, time, from, to].
+    """Edge chain structure: the scores of all label pairs, [batch, time, labels from, labels to].
 
     Pairs that are not listed get minus infinity."""
     origins, targets, _ = step_list

@@ -13,16 +13,17 @@ from structsparse.structures.trees import DependencyTree, tokens_inside
 
 
 class TorchRoute:
-    """Nonprojective tree structure: the torch route, by the matrix-tree theorem and elimination.
+    """Nonprojective tree structure: the torch implementation, by the matrix-tree theorem and elimination.
 
-    Sums are computed in log-space and float64, on any device and for any scores, without synchronisation with the host.
-    The best tree is computed on the CPU."""
+    Sums are computed in log-space and float64 on any device, without synchronisation between device and host. The best
+    tree is computed on the CPU."""
 
     @staticmethod
     def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
         """Nonprojective tree structure: the log-partition [batch], by elimination in torch.
 
-        If `with_marginals`, also returns the marginal probability of each arc [batch, n + 1, n + 1], else None."""
+        If `with_marginals`, the second result is the marginal probability of each arc, [batch, modifiers, heads]; else
+        None."""
         weights, exits = _weights(scores.double(), lengths)
         opened = torch.full(scores.shape[:1], single_root, device=scores.device)
         totals, table, out, still = 0.0, weights, exits, opened
@@ -34,19 +35,19 @@ class TorchRoute:
 
     @staticmethod
     def best(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-        """Nonprojective tree structure: the heads [batch, n] of the tokens in the best trees, computed on the CPU."""
+        """Nonprojective tree structure: the heads [batch, tokens] in the best trees, computed on the CPU."""
         return NativeRoute.best(scores.cpu(), lengths.cpu(), single_root).to(scores.device)
 
 
 class NativeRoute(trees.NativeRoute):
-    """Nonprojective tree structure: the compiled route, for scores on the CPU."""
+    """Nonprojective tree structure: the compiled implementation, for scores on the CPU."""
 
     projective, general = False, TorchRoute
     kernel = staticmethod(matrix_tree.sums)
 
 
 class NonprojectiveTree(DependencyTree):
-    """Nonprojective tree structure over the tokens of a sentence, in time n^3 for n tokens at most.
+    """Nonprojective tree structure over the tokens of a sentence; n tokens take time O(n^3).
 
     Sums use the matrix-tree theorem, and the best tree uses the algorithm of Chu, Liu and Edmonds."""
 
@@ -56,8 +57,8 @@ class NonprojectiveTree(DependencyTree):
 def _weights(scores: Tensor, lengths: Tensor):
     """Nonprojective tree structure: the log weights of the arcs from tokens and from the root.
 
-    Returns weights [batch, n, n] of the arcs from tokens, and [batch, n] of the arcs from the root. Padding tokens get
-    the first token as head."""
+    Returns [batch, modifiers, heads] for arcs between tokens, and [batch, modifiers] for arcs from the root. Padding
+    tokens get the first token as head."""
     n = scores.shape[1] - 1
     inside = tokens_inside(lengths, n)
     diagonal = torch.eye(n, dtype=torch.bool, device=scores.device)
@@ -69,12 +70,12 @@ def _weights(scores: Tensor, lengths: Tensor):
 
 
 def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
-    """Nonprojective tree structure: eliminate the last token from the matrix-tree system.
+    """Nonprojective tree structure: eliminate the last token from the matrix-tree system, in log-space.
 
-    Returns the pivot, the shares of the other heads and of the root in the weights of the token, and the remaining
-    system. opened [batch] tells whether the single root is still to be found (see the kernels)."""
+    Returns the pivot, the shares of the other tokens and of the root as the head of the last token, and the remaining
+    system. With a single root, `opened` (bool [batch]) stays true until the child of the root is eliminated."""
     rows, columns, last = weights[:, :-1, :-1], weights[:, :-1, -1], exits[:, -1]
-    step = weights[:, -1, :-1]  # shape [batch, remaining]
+    step = weights[:, -1, :-1]  # shape [batch, remaining tokens]
     inner = step.logsumexp(1)
     closes = opened & (inner == -torch.inf)
     pivot = torch.where(opened, torch.where(closes, last, inner), torch.logaddexp(inner, last))
@@ -89,19 +90,20 @@ def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
 
 
 def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
-    """Nonprojective tree structure: log probabilities [batch, k, j] that a random walk avoids token k.
+    """Nonprojective tree structure: log-probabilities that a random walk reaches the root and avoids a given token.
 
-    Entry k, j is the log probability that a walk from token j ends at the root before it visits token k. Also returns
-    whether the single root was still to be found when token k was the last token, [batch, k]."""
+    The walk steps from a token to one of its heads. Entry [b, k, j] is for the walk from token j that avoids token k,
+    in sentence b. With a single root, the second result (bool [batch, k]) says whether token k can be the child of the
+    root."""
     size = weights.shape[1]
     if size == 1:
         return torch.full_like(weights, -torch.inf), opened.unsqueeze(1)
-    if size % 2 == 1:  # both halves must have one size: add a token with the first token as head
+    if size % 2 == 1:  # the halves must be equal: add a dummy token whose only head is the first token
         wide = F.pad(weights, (0, 1, 0, 1), value=-torch.inf)
         wide[:, size, 0] = 0.0
         reach, ends = _reach(wide, F.pad(exits, (0, 1), value=-torch.inf), opened)
         return reach[:, :size, :size], ends[:, :size]
-    # the first half of the tokens remains in one copy of the system, the second half in the other copy
+    # one copy of the system keeps the first half of the tokens, the other copy keeps the second half
     table = torch.stack([weights, weights.flip(1, 2)], 1).flatten(0, 1)
     out, still = torch.stack([exits, exits.flip(1)], 1).flatten(0, 1), opened.repeat_interleave(2)
     removed = []
@@ -110,10 +112,10 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
         removed.append((step, share, still))
     reach, ends = _reach(table, out, still)
     for step, share, open_then in reversed(removed):
-        # if the single root is found later, a direct step to the root would use a second root
+        # if another token must be the single child of the root, forbid the direct step from this token to the root
         late = open_then.unsqueeze(1) & ~ends
         direct = torch.where(late, -torch.inf, share.unsqueeze(1)).unsqueeze(2)
-        paths = torch.cat([reach + step.unsqueeze(1), direct], 2)  # shape [2 * batch, size / 2, remaining + 1]
+        paths = torch.cat([reach + step.unsqueeze(1), direct], 2)  # shape [2 * batch, size / 2, remaining tokens + 1]
         reach = torch.cat([reach, paths.logsumexp(2, keepdim=True)], 2)
     first, second = reach.unflatten(0, (-1, 2)).unbind(1)
     ends = ends.unflatten(0, (-1, 2))
@@ -121,10 +123,10 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
 
 
 def _marginals(weights: Tensor, exits: Tensor, opened: Tensor, totals: Tensor, lengths: Tensor) -> Tensor:
-    """Nonprojective tree structure: the marginal probability of each arc, [batch, n + 1, n + 1]."""
+    """Nonprojective tree structure: the marginal probability of each arc, [batch, modifiers, heads]."""
     reach, ends = _reach(weights, exits, opened)
     root = torch.where(opened.unsqueeze(1) & ~ends, -torch.inf, exits)
-    arcs = torch.cat([root.unsqueeze(2), weights + reach], 2)  # shape [batch, n, n + 1]
+    arcs = torch.cat([root.unsqueeze(2), weights + reach], 2)  # shape [batch, tokens, tokens + 1]
     share = (arcs - arcs.logsumexp(2, keepdim=True)).exp()
     real = tokens_inside(lengths, weights.shape[1]) & (totals > -torch.inf).unsqueeze(1)
     return F.pad(torch.where(real.unsqueeze(2), share, 0.0), (0, 0, 1, 0))

@@ -10,23 +10,23 @@ from structsparse.structures.trees import DependencyTree, tokens_inside
 
 
 class TorchRoute:
-    """Projective tree structure: the torch route, by Eisner's algorithm for all spans of one width at a time.
+    """Projective tree structure: the torch implementation, by Eisner's algorithm for all spans of one width at a time.
 
-    The route works in log-space and float64, on any device and for any scores, without synchronisation with the host.
-    """
+    All steps work in log-space and float64 on any device, without synchronisation between device and host."""
 
     @staticmethod
     def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
         """Projective tree structure: the log-partition [batch], by Eisner's algorithm in torch.
 
-        If `with_marginals`, also returns the marginal probability of each arc [batch, n + 1, n + 1], else None."""
+        If `with_marginals`, the second result is the marginal probability of each arc, [batch, modifiers, heads]; else
+        None."""
         charts = _inside(scores, lengths, single_root, _log_sum)
         totals = _totals(charts, lengths)
         return totals, _outside(charts, totals, lengths, single_root, _log_share) if with_marginals else None
 
     @staticmethod
     def best(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-        """Projective tree structure: the heads [batch, n] of the tokens in the best trees, by torch operations.
+        """Projective tree structure: the heads [batch, tokens] in the best trees, by torch operations.
 
         All heads are 0 for a sentence without a tree."""
         charts = _inside(scores, lengths, single_root, _highest)
@@ -35,7 +35,7 @@ class TorchRoute:
 
 
 class NativeRoute(trees.NativeRoute):
-    """Projective tree structure: the compiled route, for scores on the CPU."""
+    """Projective tree structure: the compiled implementation, for scores on the CPU."""
 
     projective, general = True, TorchRoute
     kernel = staticmethod(eisner.sums)
@@ -53,8 +53,8 @@ class ProjectiveTree(DependencyTree):
 class _Charts:
     """Projective tree structure: the charts of Eisner's algorithm for a batch (see the Eisner kernels).
 
-    A chart holds a score for each span i..j. The span is at [:, i, j - i], or at [:, j, j - i] in charts named `_back`.
-    """
+    A chart has a score for each span of positions i to j, at index [:, i, j - i]. In charts named `_back`, the index is
+    [:, j, j - i]."""
 
     def __init__(self, shape: torch.Size, value: float, device: torch.device):
         def new():
@@ -68,13 +68,14 @@ class _Charts:
     def at(self, width: int):
         """Projective tree structure: the indices of all spans of one width in the charts.
 
-        Returns the indices by left end, and the indices by right end for charts named `_back`."""
+        Returns an index for ordinary charts and an index for charts named `_back`."""
         return (slice(None), slice(self.size - width), width), (slice(None), slice(width, None), width)
 
     def parts(self, width: int):
-        """Projective tree structure: the two parts of each gap, right and left span of one width.
+        """Projective tree structure: the chart slices of the two parts that form each span of one width.
 
-        The parts are pairs of chart slices; the second slice must be reversed."""
+        Returns a pair of slices for each kind of span (see the Eisner kernels): gap, right, left. The second slice must
+        be reversed."""
         starts, ends = slice(self.size - width), slice(width, None)
         shorter, longer = slice(width), slice(1, width + 1)
         return (
@@ -84,7 +85,9 @@ class _Charts:
         )
 
     def terms(self, width: int, single_root: bool):
-        """Projective tree structure: the scores of all derivations of the gap, right and left spans of one width."""
+        """Projective tree structure: the scores of all derivations of the spans of one width.
+
+        Returns the scores for each kind of span (see the Eisner kernels): gap, right, left."""
         gap, right, left = (xs + ys.flip(2) for xs, ys in self.parts(width))
         if single_root:
             gap[:, 0, 1:] = -torch.inf
@@ -94,7 +97,7 @@ class _Charts:
 def _inside(scores: Tensor, lengths: Tensor, single_root: bool, summed) -> _Charts:
     """Projective tree structure: the inside recursion of Eisner's algorithm in torch.
 
-    `summed` is the sum or the maximum over the derivations of a span."""
+    `summed` combines the scores of the derivations of a span: by log-sum-exp or by the maximum."""
     modifiers, heads = (F.pad(tokens_inside(lengths, scores.shape[1] - 1), (1, 0), value=v) for v in (False, True))
     allowed = modifiers.unsqueeze(2) & heads.unsqueeze(1)
     scores = torch.where(allowed, scores.double(), -torch.inf)
@@ -114,16 +117,15 @@ def _inside(scores: Tensor, lengths: Tensor, single_root: bool, summed) -> _Char
 
 
 def _totals(charts: _Charts, lengths: Tensor) -> Tensor:  # shape [batch]
-    """Projective tree structure: the chart entries [batch] of whole sentences."""
+    """Projective tree structure: the score [batch] of each whole sentence in the finished charts."""
     return charts.right[:, 0].gather(1, lengths.unsqueeze(1)).squeeze(1)
 
 
 def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool, shared) -> Tensor:
     """Projective tree structure: the outside recursion of Eisner's algorithm in torch.
 
-    The recursion goes from wide to narrow spans. Returns the probabilities of arcs, or the best arcs,
-    [batch, n + 1, n + 1]. The mass of a span is the probability of the span, or 1 for a span of the best tree. `shared`
-    distributes the mass of each span over the derivations of the span."""
+    Returns arc probabilities [batch, modifiers, heads], or 1 for each arc of the best tree and 0 for other arcs. From
+    wide to narrow spans, the function `shared` distributes the probability of each span over its derivations."""
     masses = _Charts(charts.right.shape, 0.0, totals.device)
     masses.right[:, 0].scatter_(1, lengths.unsqueeze(1), (totals > -torch.inf).double().unsqueeze(1))
     arcs = torch.zeros_like(charts.right)
@@ -142,21 +144,21 @@ def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool
 
 
 def _add_shares_(parts: tuple[Tensor, Tensor], shares: Tensor):
-    """Projective tree structure: add the mass of each derivation of a span to the masses of its two parts."""
+    """Projective tree structure: add the probability of each derivation of a span to both parts of the derivation."""
     xs, ys = parts
     xs += shares
     ys += shares.flip(2)
 
 
 def _log_sum(terms: Tensor) -> Tensor:
-    """Projective tree structure: the sum over the derivations of each span, in log-space."""
+    """Projective tree structure: the log-sum-exp of the scores of all derivations of each span."""
     return terms.logsumexp(2)
 
 
 def _log_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
     """Projective tree structure: the probability mass of each derivation of a span.
 
-    The mass of the span is divided in proportion to the weights of the derivations."""
+    The mass of the span is divided in proportion to exp(score) of the derivations."""
     total = torch.where(total == -torch.inf, 0.0, total)
     return mass.unsqueeze(2) * (terms - total.unsqueeze(2)).exp()
 
@@ -167,5 +169,5 @@ def _highest(terms: Tensor) -> Tensor:
 
 
 def _highest_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """Projective tree structure: the mass of each derivation, where the best derivation takes the mass of the span."""
+    """Projective tree structure: give the whole mass of each span to its best derivation, and zero to all others."""
     return torch.zeros_like(terms).scatter_(2, terms.argmax(2, keepdim=True), mass.unsqueeze(2))

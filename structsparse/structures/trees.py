@@ -17,14 +17,14 @@ class DependencyTree(Structure):
 
         sum_m scores[m, heads[m]].
 
-    Scores are [batch, n + 1, n + 1], modifiers by heads; minus infinity forbids an arc. The row of the root, the
-    diagonal and scores beyond a length are ignored. Lengths are int64 [batch], each from 1 to n. Predicted and gold
+    Scores have the shape [batch, n + 1, n + 1] (modifiers, heads). Minus infinity forbids an arc. The row of the root,
+    the diagonal and scores at padding are ignored. Lengths are int64 [batch], each from 1 to n. Predicted and gold
     heads are int64 [batch, n], beginning with token 1. With `single_root`, only one token has the root as its head.
 
-    The results of `log_partition` and `score` are always float64, because a loss is a small difference of two large
-    totals. The compiled kernels process scores on the CPU; torch operations process all other scores."""
+    `log_partition` and `score` return float64. The compiled kernels process scores on the CPU. Torch operations process
+    all other scores."""
 
-    native: type  # the compiled implementation of `sum` and `best`
+    native: type  # class with the compiled implementation, for scores on the CPU
 
     def __init__(self, single_root: bool = False):
         self.single_root = single_root
@@ -32,17 +32,17 @@ class DependencyTree(Structure):
     def log_partition(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
         """Dependency tree structure: the log-partition, the log of the sum of exp(score) over all trees.
 
-        The log-partition is minus infinity if there is no tree. The gradient of the log-partition in the scores is the
-        marginal probability of each arc. The gradient can be taken once."""
+        If no tree is allowed, the log-partition is minus infinity. The gradient with respect to the scores is the
+        marginal probability of each arc."""
         _check(scores, lengths)
         return _LogPartition.apply(self._route(scores), self.single_root, lengths, scores)
 
     @torch.no_grad()
     def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, n]
-        """Dependency tree structure: the heads of the tokens in the best tree, 0 beyond the length.
+        """Dependency tree structure: the heads of the tokens in the best tree, 0 at padding.
 
-        Ties are resolved deterministically. A sentence without a tree is an error on the CPU. On other devices, a
-        projective sentence without a tree gets heads of 0."""
+        Ties are resolved deterministically. If no tree is allowed for a sentence, this is an error on the CPU. On other
+        devices, projective trees then get heads of 0."""
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths, self.single_root)
 
@@ -50,8 +50,8 @@ class DependencyTree(Structure):
     def best_k(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Dependency tree structure: the k best trees, the best first, and their scores.
 
-        Returns heads [batch, k, n], 0 beyond the length, and scores [batch, k]. If there are fewer trees, the remaining
-        scores are minus infinity. The search runs on the CPU."""
+        Returns heads [batch, k, n], 0 at padding, and scores [batch, k], for at most n tokens. If there are fewer than
+        k trees, the remaining scores are minus infinity. The search runs on the CPU."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of trees from 1 on")
         _check(scores, lengths)
@@ -62,14 +62,14 @@ class DependencyTree(Structure):
         return heads.to(scores.device), totals.to(scores.device)
 
     def score(self, scores: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
-        """Dependency tree structure: the score of the given tree of each sentence."""
+        """Dependency tree structure: the score of the tree `gold` of each sentence."""
         _check(scores, lengths)
         arcs = scores[:, 1:].gather(2, gold.unsqueeze(2)).squeeze(2).double()  # shape [batch, n]
         return torch.where(tokens_inside(lengths, gold.shape[1]), arcs, 0.0).sum(1)
 
     @torch.no_grad()
     def marginals(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, n + 1, n + 1]
-        """Dependency tree structure: the marginal probability of each arc, zero where scores are ignored."""
+        """Dependency tree structure: the marginal probability of each arc, zero at padding."""
         _check(scores, lengths)
         return self._route(scores).sum(scores, lengths, self.single_root, True)[1].to(scores.dtype)
 
@@ -83,12 +83,12 @@ class DependencyTree(Structure):
         return scores + cost * F.pad(wrong, (0, 0, 1, 0))
 
     def _route(self, scores: Tensor):
-        """Dependency tree structure: the route, compiled or torch, for the device of the scores."""
+        """Dependency tree structure: the implementation for these scores, compiled (on the CPU) or torch."""
         return self.native if scores.device.type == "cpu" else self.native.general
 
 
 def tokens_inside(lengths: Tensor, n: int) -> Tensor:  # shape [batch, n]
-    """Dependency tree structure: mask [batch, n] of the tokens within the lengths of the sentences."""
+    """Dependency tree structure: mask [batch, n], true at the tokens of each sentence and false at padding."""
     return torch.arange(n, device=lengths.device) < lengths.unsqueeze(1)
 
 
@@ -101,7 +101,7 @@ class _LogPartition(torch.autograd.Function):
     def forward(ctx, route, single_root, lengths, scores):
         """Dependency tree structure: the log-partition [batch] of each sentence.
 
-        The marginals are computed too if a gradient is needed."""
+        If a gradient is needed, the marginals are computed at the same time."""
         totals, marginals = route.sum(scores, lengths, single_root, ctx.needs_input_grad[3])
         ctx.kind = scores.dtype
         ctx.save_for_backward(marginals)
@@ -109,18 +109,20 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, weights):  # shape [batch]
-        """Dependency tree structure: the marginal probability of each arc, times the weight of the sentence."""
+    def backward(ctx, weights):
+        """Dependency tree structure: the marginal probability of each arc, times `weights`.
+
+        `weights` [batch] is the incoming gradient of each log-partition."""
         (marginals,) = ctx.saved_tensors
         return None, None, None, (weights.double()[:, None, None] * marginals).to(ctx.kind)
 
 
 class NativeRoute:
-    """Dependency tree structure: the compiled route of dependency trees, for scores on the CPU."""
+    """Dependency tree structure: the compiled implementation of dependency trees, for scores on the CPU."""
 
     projective: bool  # whether trees are projective
-    kernel = None  # kernel(scores, lengths, single_root, with_marginals, totals, marginals) fills the last two arrays
-    general: type  # the torch implementation, which takes over if weights are out of range
+    kernel = None  # compiled (scores, lengths, single_root, with_marginals, totals, marginals): fills the last two
+    general: type  # class with the torch implementation, for other devices and for scores out of the kernel's range
 
     @classmethod
     def sum(cls, scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
@@ -139,7 +141,7 @@ class NativeRoute:
     def best(cls, scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
         """Dependency tree structure: the heads of the tokens in the best trees, in compiled code.
 
-        A sentence without a tree is an error."""
+        If no tree is allowed for a sentence, this is an error."""
         heads = torch.empty(len(scores), scores.shape[1] - 1, dtype=torch.int64)
         exists = torch.empty(len(scores), dtype=torch.bool)
         parses.best(*_arrays(scores, lengths), cls.projective, single_root, heads.numpy(), exists.numpy())

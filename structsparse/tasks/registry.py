@@ -1,8 +1,9 @@
-"""The registry of tasks: built-in tasks, and tasks of other packages, announced as entry points `structsparse.tasks`.
+"""The registry of tasks: built-in tasks, and tasks that other packages register as entry points `structsparse.tasks`.
 
-A task is a package with two modules for trained models. The module `artifact` has `KIND`, the value of `kind` in the
-`model.json` of a model, and the function `load(folder, description)`. The module `command` has `COMMANDS`, the
-subcommands of `structsparse` for models of the task. Modules are imported when they are needed."""
+A task is a package with two modules for trained models, imported when needed:
+
+- `artifact` has the function `load(folder, description)` and the constant `KIND`, the field `kind` of model.json.
+- `command` has `COMMANDS`, the subcommands of `structsparse` for models of the task."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier
 
-GROUP = "structsparse.tasks"  # entry-point group in which other packages register tasks: task name = package
-KINDS = {  # value of `kind` in the model.json of each built-in task; None: taggers have no `kind`
+GROUP = "structsparse.tasks"  # entry point group in which other packages register tasks
+KINDS = {  # field `kind` in the model.json of each built-in task; None: no such field
     "tagging": None,
     "parsing": "parser",
     "lm": "language model",
@@ -34,13 +35,13 @@ KINDS = {  # value of `kind` in the model.json of each built-in task; None: tagg
 
 @cache
 def packages() -> dict[str, str]:
-    """Registry of tasks: the package of every task, by the name of the task."""
+    """Registry of tasks: the Python package of every task (task name -> package name)."""
     built_in = {name: f"structsparse.tasks.{name}" for name in KINDS}
     return {entry.name: entry.value for entry in entry_points(group=GROUP)} | built_in
 
 
 def module(task: str, name: str) -> ModuleType | None:
-    """Registry of tasks: a module from the package of a task; None if the package has no such module."""
+    """Registry of tasks: import a module from the package of a task; None if there is no such module."""
     full = f"{packages()[task]}.{name}"
     try:
         return import_module(full)
@@ -51,7 +52,7 @@ def module(task: str, name: str) -> ModuleType | None:
 
 
 def commands() -> Iterator[tuple[str, ModelCommands]]:
-    """Registry of tasks: every task whose trained models have subcommands, with these subcommands."""
+    """Registry of tasks: yields the name and the subcommands of each task that has subcommands."""
     for task in packages():
         command = module(task, "command")
         if command is not None:
@@ -61,14 +62,14 @@ def commands() -> Iterator[tuple[str, ModelCommands]]:
 def task_of(folder: Path) -> str:
     """Registry of tasks: the name of the task for which a model was trained.
 
-    `folder` is the folder of the model, or the folder of the training run."""
+    `folder` is the folder of the model or of the training run."""
     return _task_and_description(model_folder(folder))[0]
 
 
 def load(folder: str | Path) -> Predictor:
-    """Registry of tasks: load a trained model of any task from the model's folder or the folder of the training run.
+    """Registry of tasks: load a trained model of any task from the folder of the model or of the training run.
 
-    Every part of the model is checked before use, and no code from the folder is executed."""
+    Every part of the model is checked before use. No code from the folder is executed."""
     folder = model_folder(Path(folder))
     task, description = _task_and_description(folder)
     return module(task, "artifact").load(folder, description)
@@ -87,7 +88,7 @@ def model_folder(folder: Path) -> Path:
 def _task_and_description(folder: Path) -> tuple[str, dict]:
     """Registry of tasks: the task of a trained model, and the content of the file model.json.
 
-    A model of unknown kind is taken for a tagger, and the loader of taggers then refuses the model."""
+    A model of an unknown kind counts as a tagger; the loader of taggers refuses such a model."""
     from structsparse.artifacts.folder import read_description
 
     description = read_description(folder)
@@ -97,8 +98,8 @@ def _task_and_description(folder: Path) -> tuple[str, dict]:
 
 
 def _kind(task: str) -> object:
-    """Registry of tasks: the value of `kind` in model.json for a task from another package.
+    """Registry of tasks: the field `kind` in model.json for a task from another package.
 
-    For a task without a module `artifact`, the result is an object that equals no other value."""
+    A task without trained models gets a dummy object that equals no field."""
     artifact = module(task, "artifact")
     return object() if artifact is None else artifact.KIND

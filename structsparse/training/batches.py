@@ -14,7 +14,7 @@ from structsparse.base.errors import UserError
 from structsparse.features.keys import Bags
 from structsparse.weights.batch import BatchCache, TokenBatch
 
-_POOL = 16  # number of batches whose shuffled sentences are sorted by length together, to save padding
+_POOL = 16  # batches per pool; the shuffled sentences of a pool are sorted by length, to save padding
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class TokenArrays:
 
     bags: Bags  # feature ids of each token
     gold: np.ndarray  # int64 [tokens], label codes
-    offsets: np.ndarray  # int64 [sentences + 1], first token of each sentence
+    offsets: np.ndarray  # int64 [sentences + 1], index of the first token of each sentence
     dense: np.ndarray  # float32 [tokens, dense columns], real-valued features
-    codes: np.ndarray  # int64 [tokens, coded attributes], attributes as vocabulary codes
-    edges: Bags | None = None  # ids of features that are combined with pairs of successive labels
+    codes: np.ndarray  # int64 [tokens, attributes], vocabulary code of each word attribute
+    edges: Bags | None = None  # feature ids of each token, for features with a weight per pair of successive labels
 
     def __len__(self) -> int:
         """The number of sentences."""
@@ -36,11 +36,11 @@ class TokenArrays:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Batches of sentences: the number of tokens of each sentence of the corpus: int64 [sentences]"""
+        """Batches of sentences: the token count of each sentence: int64 [sentences]"""
         return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
-        """Make the batch of the sentences with these numbers from the arrays of the training corpus.
+        """Make the batch of the training sentences with the given indices.
 
         `items` is the number of sentences over which the loss is averaged."""
         lengths = self.lengths[sentences]
@@ -69,7 +69,7 @@ class TokenArrays:
 def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Batches of sentences: the feature ids of the given tokens, concatenated, and offsets into these ids.
 
-    Token k has the ids from offsets[k] to offsets[k + 1]: int64 [tokens + 1]."""
+    The ids of given token k are ids[offsets[k] : offsets[k + 1]]."""
     sizes = np.diff(bags.offsets)[tokens]
     ids = bags.ids[ranges(bags.offsets[tokens], sizes)]
     return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
@@ -81,16 +81,16 @@ class Passage:
 
     `sentences` says which sentences belong to the block. The other tensors describe the whole corpus."""
 
-    ids: torch.Tensor  # int32 [occurrences], the feature rows of all tokens of the corpus
+    ids: torch.Tensor  # int32 [occurrences], row of the weight table for each feature of each token
     offsets: torch.Tensor  # int64 [tokens + 1], where the features of each token begin in `ids`
-    begins: torch.Tensor  # int64 [sentences + 1], the first token of each sentence of the corpus
+    begins: torch.Tensor  # int64 [sentences + 1], index of the first token of each sentence
     gold: torch.Tensor  # int64 [tokens], gold labels
-    sentences: torch.Tensor  # int64 [sentences of the block], sentence numbers in the order of training
+    sentences: torch.Tensor  # int64 [sentences of the block], sentence indices in the order of training
     epoch: int
 
 
 class Progress:
-    """Base class of data loaders of batches, with the position of the loader in the epoch.
+    """Base class of data loaders of batches: it keeps the position in the epoch.
 
     A run that was stopped within an epoch continues with the next batch."""
 
@@ -99,12 +99,12 @@ class Progress:
         self.epoch = self.done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Data loader of batches: start an epoch from the first batch, unless the loader is in this epoch already."""
+        """Data loader of batches: start an epoch from the first batch, unless this epoch has already begun."""
         if epoch != self.epoch:
             self.epoch, self.done = epoch, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Data loader of batches: the position in the epoch for a checkpoint: epoch and number of batches done."""
+        """Data loader of batches: the position for a checkpoint, as index of the epoch and count of batches done."""
         return {"epoch": self.epoch, "done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -113,10 +113,9 @@ class Progress:
 
 
 class Batches(Progress):
-    """A data loader of batches of sentences, in an order that depends on the seed and the epoch alone.
+    """A data loader of batches of sentences, in an order that depends only on the seed and the epoch.
 
-    Each process takes a share of the sentences of each step. A step therefore has the same sentences on any number
-    of devices."""
+    At each step, the processes share the sentences. The sentences of a step do not depend on the number of devices."""
 
     def __init__(
         self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
@@ -126,12 +125,13 @@ class Batches(Progress):
         self.arrays, self.shuffle, self.seed, self.rank, self.world = arrays, shuffle, seed, rank, world
         self.size = min(size or len(arrays), len(arrays))
         super().__init__()
-        self.whole: TokenBatch | None = None  # the only batch, if an epoch has a single step
+        self.whole: TokenBatch | None = None  # the batch of all sentences, if an epoch has a single step
 
     def __len__(self) -> int:
         """The number of steps of an epoch.
 
-        Sentences left after the last full batch join that batch if there are fewer of them than processes."""
+        Sentences left after the last full batch make one more step. If they are fewer than the processes, they join the
+        last full batch."""
         full, rest = divmod(len(self.arrays), self.size)
         return max(1, full + (rest >= self.world))
 
@@ -146,17 +146,17 @@ class Batches(Progress):
             yield self._whole(step) if len(order) == 1 else self._batch(step)
 
     def _batch(self, step: np.ndarray) -> TokenBatch:
-        """Data loader of batches: the share of this process in the sentences of one step, as a batch."""
+        """Data loader of batches: the batch of this process, which is its share of the sentences of one step."""
         return self.arrays.batch(step[self.rank :: self.world], items=len(step))
 
     def _whole(self, step: np.ndarray) -> TokenBatch:
-        """Data loader of batches: the only batch of an epoch with a single step, made once and kept with a cache."""
+        """Data loader of batches: the batch of an epoch with a single step; made once, with a cache, and reused."""
         if self.whole is None:
             self.whole = replace(self._batch(step), cache=BatchCache())
         return self.whole
 
     def order(self) -> list[np.ndarray]:
-        """Data loader of batches: the sentence numbers of each step of the present epoch."""
+        """Data loader of batches: the sentence indices of each step of the present epoch."""
         lengths = self.arrays.lengths
         if not self.shuffle or len(self) == 1:
             return self._cut(np.argsort(-lengths, kind="stable"))
@@ -168,7 +168,7 @@ class Batches(Progress):
         return [steps[k] for k in draw.permutation(len(steps))]
 
     def _cut(self, order: np.ndarray) -> list[np.ndarray]:
-        """Data loader of batches: sentence numbers, cut into the steps of an epoch."""
+        """Data loader of batches: split sentence indices into the steps of an epoch."""
         return np.split(order, np.arange(1, len(self)) * self.size)
 
 
@@ -186,7 +186,7 @@ class Passages(Batches):
             yield self.passage(sentences)
 
     def passage(self, sentences: np.ndarray) -> Passage:
-        """Data loader of batches for online solvers: the block of the sentences with these numbers."""
+        """Data loader of batches for online solvers: the block of the sentences with the given indices."""
         return Passage(*self._corpus, torch.from_numpy(sentences), self.epoch)
 
     @cached_property
@@ -199,6 +199,6 @@ class Passages(Batches):
         return [torch.from_numpy(np.ascontiguousarray(array)) for array in whole]
 
     def order(self) -> list[np.ndarray]:
-        """Data loader of batches for online solvers: the shuffled sentence numbers of each block of the epoch."""
+        """Data loader of batches for online solvers: the shuffled sentence indices of each block of the epoch."""
         draw = np.random.default_rng([self.seed, self.epoch])
         return self._cut(draw.permutation(len(self.arrays)))

@@ -1,12 +1,12 @@
 """Certificates of optimality on the whole training set: exact gradient, stationarity, duality gap, groups to be woken.
 
-Penalised weights W at an optimum satisfy W = prox(W - gradient), where the gradient is that of the mean loss at W. The
-stationarity of a model is ||W - prox(W - gradient)||, divided by the same norm at W = 0. The gradient would wake a dead
-group if a step with the prox along the gradient would make the group nonzero. Such a group is zero only because of a
-budget or mini-batch noise.
+W denotes the penalised weights, and `gradient` the gradient of the mean loss at W.
 
-For convex losses and penalties, the duality gap bounds how far the objective is above its minimum. The near gap
-bounds how far the objective is above its minimum over a neighbourhood of the weights."""
+- Stationarity: ||W - prox(W - gradient)||, divided by the same norm at W = 0. At an optimum it is 0.
+- Groups to be woken: dead (zero) groups that become nonzero in prox(W - gradient). The gradient "would wake" them. They
+  are zero only because of a budget or mini-batch noise.
+- Duality gap, for convex losses and penalties: a bound on the objective minus its minimum.
+- Near gap: a bound on the objective minus its minimum over a neighbourhood of the weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from structsparse.solvers.base import Proof
 from structsparse.weights.bags import subtract_
 from structsparse.weights.notes import notes_of
 
-BENDS = 5  # number of values of `bend` that `near_gap` tries
-TIGHT = 1e-4  # share of the objective; if the duality gap is smaller, no near gap is computed
+BENDS = 5  # number of curvatures that `near_gap` tries
+TIGHT = 1e-4  # if the duality gap is below this share of the objective, no near gap is computed
 POLISH = 15  # L-BFGS iterations on parameters without a penalty, before a lower bound is computed
 
 
@@ -35,22 +35,22 @@ class Certificate:
 
     objective: float | None = None
     penalty: float | None = None  # value of the first penalty term, divided by its strength
-    stationarity: float | None = None  # ||W - prox(W - gradient)||, relative to this norm at zero weights
-    duality_gap: float | None = None  # bound on objective - minimum over all weights
-    near_gap: float | None = None  # bound on objective - minimum over weights near the final ones
-    groups_uncertified: int | None = None  # number of dead groups that the gradient would wake
+    stationarity: float | None = None  # ||W - prox(W - gradient)|| at the weights W, relative to W = 0
+    duality_gap: float | None = None  # upper bound on the objective minus its global minimum
+    near_gap: float | None = None  # upper bound on the objective minus its minimum near the weights
+    groups_uncertified: int | None = None  # number of zero groups that a proximal gradient step makes nonzero
 
 
 def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
     """Certificate: the mean loss over all items of the batches, and its gradient with respect to some parameters.
 
-    `module.step(batch)` is the sum of the losses of the items of the batch, divided by `batch.items`."""
+    `module.step(batch)` must return the sum of the item losses, divided by `batch.items`."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if name in set(names)}
     gradients = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     before = {name: notes_of(parameter).pending for name, parameter in parameters.items()}
     others = [p for name, p in module.named_parameters() if name not in parameters and p.requires_grad]
     for parameter in others:
-        parameter.requires_grad_(False)  # so that backward computes only the named gradients
+        parameter.requires_grad_(False)  # backward then computes only the requested gradients
     loss = torch.zeros((), dtype=torch.float64, device=module.device)
     items = 0
     try:
@@ -78,7 +78,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
 
 @torch.no_grad()
 def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> float:
-    """Certificate: the objective of training: the mean loss over all items of the batches plus the penalties."""
+    """Certificate: the objective of training, which is the mean loss over all batches plus the penalties."""
     weights = dict(module.named_parameters())
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
     return mean_loss(module, batches) + value
@@ -100,15 +100,14 @@ def fit_free(
 ) -> None:
     """Certificate: minimize the loss over the `free` parameters by L-BFGS; all other parameters stay fixed.
 
-    The penalties in `ridges` are squared penalties on some of the free parameters and are added to the loss. A
-    regularization path begins at this optimum. The critical strength is computed from the gradient at this optimum."""
+    `ridges` holds squared penalties on free parameters, by name. They are added to the loss."""
     if not free:
         return
     parameters = list(free.values())
     solver = torch.optim.LBFGS(parameters, max_iter=iterations, history_size=10, line_search_fn="strong_wolfe")
 
     def evaluate() -> Tensor:
-        """Certificate: the closure for L-BFGS: returns the objective, sets the gradients of the free parameters."""
+        """Certificate: the closure for L-BFGS, which returns the objective and sets gradients of free parameters."""
         loss, gradients = mean_gradient(module, batches, list(free))
         for name, parameter in free.items():
             parameter.grad = gradients[name]
@@ -141,7 +140,7 @@ def living(penalty: Penalty, weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: float = 1e-3) -> Tensor:
-    """Certificate: which dead groups (or rows) the gradient would wake: bool [groups] or [rows].
+    """Certificate: marks the dead groups that the gradient would make nonzero (rows, if the penalty has no groups).
 
     For such a group, the optimality gap of the penalty exceeds `tolerance` * strength * weight of the group."""
     held = penalty.strength * (1.0 if penalty.groups is None else _weights(penalty.groups.weight))
@@ -149,7 +148,7 @@ def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: flo
 
 
 def _weights(weight: Tensor) -> Tensor:
-    """Certificate: the weights of groups, where the smallest positive weight replaces zeros."""
+    """Certificate: the group weights, with zeros replaced by the smallest positive weight."""
     return torch.where(weight > 0, weight, weight[weight > 0].min() if bool((weight > 0).any()) else 1.0)
 
 
@@ -159,16 +158,17 @@ def lower_bound(
 ) -> float | None:
     """Certificate: a lower bound on the objective over all weights, by duality; None if a penalty gives no such bound.
 
-    Every loss here is a maximum over structures (a soft maximum for the CRF) minus the score of the gold structure. Let
-    p be the model's distribution over structures, W the weights, and s a number from 0 to 1. The mixture
-    s * p + (1 - s) * gold is a point of the dual problem. The entropy (or mean cost) of the mixture is at least s times
-    the entropy of p, which is loss - <gradient, W>. The residual of the mixture is s times the gradient. For a norm,
-    s = min(1, strength / critical(gradient)) makes the residual small enough. For a squared penalty the conjugate is
-    finite for s = 1.
+    The loss must be a maximum or soft maximum over structures, minus the score of the gold structure. The bound is
 
-    `weights` and `gradients` hold all parameters. Parameters without a penalty should be close to their optimum.
-    The bound assumes that this optimum is no farther away than the norm of the parameter (at least 1). The assumption
-    lowers the bound by this norm times the norm of the gradient."""
+        share * (loss - <gradient, W> - slack) - conjugates
+
+    - W, gradient: penalised weights, and the gradient of the loss with respect to W
+    - share: the largest share of the gradient, from 0 to 1, that every penalty can balance
+    - conjugates: the sum of the convex conjugates of the penalties
+    - slack: for parameters without a penalty, norm of the gradient times norm of the parameter (at least 1)
+
+    `weights` and `gradients` hold all parameters. Parameters without a penalty should be close to their optimum. The
+    bound assumes that this optimum is no farther away than the norm of the parameter (at least 1)."""
     share, conjugates, inner, slack = 1.0, 0.0, 0.0, 0.0
     for name, w in weights.items():
         if name not in penalties:
@@ -177,7 +177,7 @@ def lower_bound(
         held = penalties[name].held(w)
         if held is None:
             return None
-        if not held.all():  # skipped if all entries are penalised: temporary copies of large tables need memory
+        if not held.all():  # if all entries are penalised, no copies of large tables are made
             slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
         gradient = gradients[name].double() * held
         dual = penalties[name].conjugate(gradient)
@@ -197,21 +197,15 @@ def near_gap(
 ) -> float:
     """Certificate: a bound on how much the objective can fall within a neighbourhood of the weights.
 
-    The neighbourhood of the weights W holds all weights V whose distance ||V - W|| is at most size = ||W||. Distance
-    and size are measured in the diagonal `metrics`, which are positive and broadcast to the weights.
+    The neighbourhood of the weights W holds all weights V with ||V - W|| <= size, where size = ||W||, or 1 if W = 0. In
+    these norms, `metrics` weighs the squared entries. `metrics` is positive and broadcasts to the weights.
 
-    A convex loss lies above its tangent at W. For any number bend > 0, such a V therefore lowers the objective by at
-    most
+    A convex loss lies above its tangent at W. For any number bend > 0, the objective can therefore fall by at most
 
         max over V of -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2),
 
-    where Omega is the sum of the penalties. One prox with steps 1 / (bend * metric) attains the maximum. The best bend
-    has ||V - W|| = size.
-
-    The duality gap of an l1 or group penalty is loose as soon as the gradient of one frequent feature is a little too
-    large. The whole dual point must then be scaled down for that feature. The near gap grows by the contribution of
-    that feature alone. If the optimum W' lies farther away, the objective exceeds its minimum by at most this bound
-    times ||W' - W|| / size, by convexity."""
+    where Omega is the sum of the penalties. One prox with steps 1 / (bend * metric) attains the maximum. The result is
+    the smallest bound for `BENDS` values of bend."""
     squares = sum(float((weights[name].square() * m).sum(dtype=torch.float64)) for name, m in metrics.items())
     size = squares**0.5 or 1.0
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
@@ -220,7 +214,7 @@ def near_gap(
         lower, moved = value, 0.0
         for name, w in weights.items():
             steps = _steps(bend * metrics[name], w)
-            way = gradients[name].mul(steps).neg_().add_(w)  # later changed in place, to save memory
+            way = gradients[name].mul(steps).neg_().add_(w)  # `way` is later changed in place, to save memory
             if name in penalties:
                 penalties[name].prox_(way, steps)
                 lower -= float(penalties[name].value(way))
@@ -236,7 +230,7 @@ def near_gap(
 
 
 def _steps(curvature: Tensor, weights: Tensor) -> Steps:
-    """Certificate: the prox step 1 / curvature: a number for a scalar curvature, else a tensor of weight shape."""
+    """Certificate: the prox step 1 / curvature: a float for a scalar curvature, else a tensor of weight shape."""
     return 1 / float(curvature) if curvature.dim() == 0 else curvature.reciprocal().expand_as(weights).contiguous()
 
 
@@ -259,14 +253,15 @@ def prove(
 ) -> tuple[Certificate, dict[str, Tensor]]:
     """The certificate of a stage on the whole training set, and the gradients for the penalised parameters.
 
-    `main`: the penalties of the first term. `residual_at_zero`: ||W - prox(W - gradient)|| at W = 0. `proof`:
-    figures that the solver has proved already, since computing these figures again can take longer than a fit.
-    `bounded`: whether the strength was fixed during training; otherwise a duality gap has no meaning."""
+    - main: the penalties of the first term
+    - residual_at_zero: ||W - prox(W - gradient)|| at W = 0
+    - proof: figures that the solver has proved; these are not computed again
+    - bounded: whether the strength was fixed during training; otherwise a duality gap has no meaning"""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:
         loss, gradients = mean_gradient(module, batches, list(penalties))
-    else:  # the gradient of a loss that is not smooth certifies nothing
+    else:  # without a smooth loss, the gradient certifies nothing
         loss, gradients = mean_loss(module, batches), {}
     gradients = masked(gradients, support)
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
@@ -290,7 +285,7 @@ def prove(
 
 
 def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: Mapping) -> int | None:
-    """Certificate: the number of dead groups that the gradient would wake; None if no penalty has groups."""
+    """Certificate: the number of dead groups that the gradient would make nonzero; None if no penalty has groups."""
     grouped = {name: p for name, p in penalties.items() if p.groups is not None}
     found = [int(violated(p, weights[n], gradients[n]).sum()) for n, p in grouped.items()]
     return sum(found) if found else None
@@ -299,10 +294,9 @@ def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: 
 def _gaps(
     module, batches: Sequence, penalties: Mapping[str, Penalty], support, objective: float
 ) -> tuple[float | None, float | None]:
-    """Certificate: the duality gap and the near gap of the objective; a tight duality gap serves as both.
+    """Certificate: the duality gap and the near gap of the objective; a small enough duality gap serves as both.
 
-    For this computation, parameters without a penalty are refitted, which lowers the objective a little; afterwards
-    they get their values back."""
+    For this computation, parameters without a penalty are refitted. Afterwards they get their values back."""
     if any(penalty.is_null for penalty in penalties.values()):
         return None, None
     free = {name: p for name, p in module.named_parameters() if name not in penalties}
@@ -327,10 +321,9 @@ def _gaps(
 
 
 def _metric(parameter: Tensor, penalty: Penalty | None) -> Tensor:
-    """Certificate: the curvature of the loss with respect to each entry of a parameter, if it is known, else 1.
+    """Certificate: the curvature of the loss for each entry of a parameter, or 1 if it is not known.
 
-    If the prox of the penalty does not accept one curvature per entry, the largest curvature is used for all
-    entries."""
+    If the prox of the penalty does not accept one curvature per entry, the result is the largest curvature."""
     curvature = notes_of(parameter).curvature
     if curvature is None:
         return torch.ones((), dtype=parameter.dtype, device=parameter.device)

@@ -25,8 +25,8 @@ from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for the whole stage
-BASE = "_"  # names in conf/ that begin so are base files and folders, which several choices share
+SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for a whole stage
+BASE = "_"  # prefix of the names of base files and folders in conf/, which other files include
 
 
 @cache
@@ -41,7 +41,7 @@ def hide_bases() -> None:
 
 
 def _without_bases(listed: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Composed configuration: the method `list` of a Hydra configuration source, without the names of base files."""
+    """Composed configuration: wrap the method `list` of a Hydra configuration source, which then omits base files."""
 
     def list_choices(self, config_path: str, results_filter=None) -> list[str]:
         """Composed configuration: the names of the choices in a folder of conf/."""
@@ -60,8 +60,7 @@ def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> l
 def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
     """Composed configuration: the configuration of one stage, with the changes that the recipe makes.
 
-    A change that is a mapping is merged into the configuration. A mapping with `_target_`, or a single value,
-    replaces the old value."""
+    A mapping is merged into the old value. A mapping with `_target_`, or a single value, replaces the old value."""
     stage = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     for key, value in (changes or {}).items():
         if key not in stage:
@@ -92,7 +91,7 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
 
 
 def term_of(name: str, reg: DictConfig) -> Term:
-    """Composed configuration: compose a penalty term from the part of the configuration called `name`."""
+    """Composed configuration: compose a penalty term from its configuration `reg`; `name` is `reg` or `also.NAME`."""
     for key in OmegaConf.missing_keys(reg):
         raise UserError(f"{key.removeprefix('reg.')} needs a value")
     reg = reg.copy()
@@ -118,9 +117,9 @@ def trainer_of(
 ) -> lightning.Trainer:
     """Composed configuration: compose the Lightning trainer of the stage called `name`.
 
-    `before` and `after` are callbacks; callbacks that show progress stand between them. `host_only` is the name of a
-    solver or model that runs on the CPU only, if there is one. If `quiet`, neither TensorBoard logs nor console
-    lines are written, which would take longer than the fit of a grid point."""
+    Callbacks run in this order: `before`, callbacks that show progress, `after`. `host_only` is the name of a solver or
+    model that runs on the CPU only, if there is one. If `quiet`, neither TensorBoard logs nor console lines are
+    written."""
     monitor = SparsityMonitor(penalties, name)
     progress = [] if quiet else [monitor, EpochLines(monitor, metric, console)]
     options = OmegaConf.to_container(cfg.trainer, resolve=True)

@@ -12,20 +12,23 @@ class Data(Protocol):
     """The interface of training data of any task: a corpus as arrays of the parts train, dev and test."""
 
     name: str
-    metric: str  # name of the dev score that chooses among models, see `scores.gain`
+    metric: str  # name of the score on dev by which models are compared
     items: int  # number of items (such as sentences) of the train part; the mean loss is over these items
-    truth: Sequence[str]  # names of the relevant groups, if the corpus is artificial (planted)
+    truth: Sequence[str]  # names of the relevant groups if the corpus is artificial, else empty
 
     def describe(self) -> list[str]:
         """Training data of any task: console lines that say what was read from the corpus, and what was left out."""
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Iterable:
-        """Training data of any task: batches of `size` items from a part of the corpus; None: one batch of all items.
+        """Training data of any task: batches of `size` items from a part of the corpus.
 
-        `sharing` holds the rank of this process and the number of processes."""
+        If `size` is None, one batch has all items. `sharing` holds the rank of this process and the number of
+        processes."""
 
     def whole(self, part: str) -> Iterable:
-        """Training data of any task: batches for one pass over a part, in an order and of a size that suit the data."""
+        """Training data of any task: batches for one pass over a part of the corpus.
+
+        The task chooses their order and size."""
 
     def passages(self, part: str, size: int | None, seed: int) -> Iterable:
         """Training data of any task: blocks of `size` sentences in random order, for online solvers.
@@ -34,7 +37,7 @@ class Data(Protocol):
         solvers have this method."""
 
     def keep(self, rows: np.ndarray) -> Data:
-        """Training data of any task: the same data with the selected feature rows only (bool [rows]).
+        """Training data of any task: the same data with only the feature rows that the mask `rows` selects.
 
         Only tasks that can leave out feature rows have this method."""
 
@@ -42,7 +45,7 @@ class Data(Protocol):
 class CorpusParts:
     """Base class of training data made from a corpus, with the parts train, dev and test.
 
-    A subclass has `splits`, the corpus, and `arrays`, which holds the arrays of each part."""
+    A subclass has two attributes: `splits`, the corpus, and `arrays`, the arrays of each part by name."""
 
     @property
     def name(self) -> str:
@@ -51,7 +54,7 @@ class CorpusParts:
 
     @property
     def truth(self) -> tuple[str, ...]:
-        """Training data of any task: the names of the groups that were planted in the corpus."""
+        """Training data of any task: the names of the relevant groups of an artificial corpus, else none."""
         return self.splits.truth
 
     @property

@@ -25,12 +25,12 @@ from structsparse.training.run_folder import first_process
 from structsparse.training.stage import FitRecord, StageResult, selecting_stage
 from structsparse.training.task import Task
 
-MOST_VALUES = 5_000_000  # largest number of nonzero weights whose distinct values are counted
-# tables that fits record: file name, columns, and the function that returns the lines from the record of a fit
+MOST_VALUES = 5_000_000  # maximum number of nonzero weights for which distinct values are counted
+# tables written after training: file name, columns, function from the record of a fit to the lines of the table
 RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple]]], ...] = (
     ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
     ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
-    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),  # iterations of ADMM
+    ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),
 )
 
 
@@ -40,7 +40,7 @@ class RunLabels:
 
     choices: Mapping[str, str]  # the chosen option of each configuration group
     seed: int
-    numbers: Mapping[str, float | None]  # numeric options that the table of runs shows too
+    numbers: Mapping[str, float | None]  # numeric options for the table of runs in TensorBoard
 
 
 def finish(
@@ -55,8 +55,8 @@ def finish(
 ) -> dict[str, object]:
     """Finish a run: test the last model once, then export and report it; returns the figures of metrics.json.
 
-    The model is tested as its artifact stores it. `seconds` holds the preparation time of the run, and the figures
-    of the grid search if there was one."""
+    The model is tested with weights rounded as in its artifact. `seconds` holds the preparation time and, after a grid
+    search, the figures of the search."""
     first, last = selecting_stage(results), task.rounded(task.finalize(results[-1]), small)
     dev = last.score("dev")
     begin = time.perf_counter()
@@ -99,8 +99,8 @@ def labelled(labels: RunLabels, task: Task, data: Data, first: StageResult) -> d
 def fit_figures(results: Sequence[StageResult]) -> dict[str, object]:
     """Finishing a run: the figures of the fit.
 
-    Most figures describe the stage whose penalty selected groups. If there are several stages, objective and
-    stationarity of the last stage are added."""
+    Most figures describe the stage whose penalty selected groups. With several stages, objective and stationarity of
+    the last stage are added."""
     first, last = selecting_stage(results).figures, results[-1].figures
     proven, strengths = first.certificate, first.strengths
     figures = {
@@ -126,7 +126,7 @@ def fit_figures(results: Sequence[StageResult]) -> dict[str, object]:
 def spent(seconds: Mapping[str, float], results: Sequence[StageResult], testing: float) -> dict[str, float]:
     """Finishing a run: the seconds that preparation, training and testing have taken.
 
-    `seconds` holds the preparation time, `testing` is the time of the test in seconds."""
+    `seconds` holds the preparation time. `testing` is the time of the test."""
     building = sum(result.figures.seconds_build for result in results)
     return {
         **seconds,
@@ -139,8 +139,7 @@ def spent(seconds: Mapping[str, float], results: Sequence[StageResult], testing:
 def distinct_values(module: lightning.LightningModule) -> int | None:
     """Finishing a run: the number of distinct values among the nonzero weights of all parameters.
 
-    The result is None if all weights are zero, or if more than `MOST_VALUES` weights are nonzero, which would take
-    long to sort."""
+    The result is None if all weights are zero, or if more than `MOST_VALUES` weights are nonzero."""
     weights = [parameter.detach() for parameter in module.parameters()]
     if not 0 < sum(int(values.count_nonzero()) for values in weights) <= MOST_VALUES:
         return None
@@ -151,9 +150,9 @@ def distinct_values(module: lightning.LightningModule) -> int | None:
 
 
 def write_artifact_sizes(folder: Path, parts: TensorParts, console: Console) -> dict[str, int]:
-    """Finishing a run: print and write the number of bytes of each part of the artifact.
+    """Finishing a run: print and write the size in bytes of each part of the artifact.
 
-    Returns these numbers as figures of metrics.json."""
+    Returns the sizes as figures of metrics.json."""
     sizes = part_sizes(folder / "model", parts)
     table = Table(("part", "bytes"), [*sizes.items(), ("all", sum(sizes.values()))])
     write_text(folder / "report" / "artifact.tsv", tsv(table))
@@ -163,7 +162,7 @@ def write_artifact_sizes(folder: Path, parts: TensorParts, console: Console) -> 
 
 
 def write_records(folder: Path, results: Sequence[StageResult]) -> None:
-    """Finishing a run: write the tables that the fits recorded, with the lines of all stages.
+    """Finishing a run: write the tables that were recorded in training, each with the lines of all stages.
 
     Empty tables are not written."""
     for name, header, lines_of in RECORDED:
@@ -173,7 +172,7 @@ def write_records(folder: Path, results: Sequence[StageResult]) -> None:
 
 
 def write_metrics(path: Path, figures: Mapping[str, object]) -> None:
-    """Finishing a run: write metrics.json, one flat object; numbers that are not finite become null."""
+    """Finishing a run: write metrics.json as one flat JSON object; numbers that are not finite become null."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in figures.items()
     }
@@ -205,7 +204,7 @@ def print_summary(console: Console, figures: Mapping[str, object], table: Table 
 
 
 def print_living(console: Console, figures: Mapping[str, object], table: Table) -> None:
-    """Finishing a run: print the living groups, and the dead groups that the gradient would wake.
+    """Finishing a run: print the living groups, and the dead groups that the gradient would make nonzero.
 
     For a model without groups, the living features are printed."""
     if "lives" not in table.header:
@@ -213,7 +212,7 @@ def print_living(console: Console, figures: Mapping[str, object], table: Table) 
         return
     lives = table.header.index("lives")
     header, *rows = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
-    # numbers of groups of the model: if there are very many groups, the table shows only some
+    # counts for the whole model; of very many groups, the table lists only some
     alive, groups = figures.get("groups_alive"), figures.get("groups")
     title = f"living groups: {alive or len(rows):,} of {groups or len(table.rows):,}"
     console.print(console_table(Table(header, rows), title))

@@ -47,9 +47,9 @@ def run(
 ) -> StageResult:
     """Fit of a stage: narrow the data, build the module, set the strengths, train, and certify the optimum.
 
-    `before` is the result of the stage before, from whose survivors the fit starts. `start` holds other initial
-    weights, by parameter name. `folder` holds the checkpoints of the stage. If `resume` is true, training continues
-    from these checkpoints."""
+    - before: the result of the previous stage, whose surviving features are kept
+    - start: initial weights by parameter name, if they do not come from the previous stage
+    - folder: the checkpoints of the stage; if `resume` is true, training continues from them"""
     data, support = _survivors(stage, task, data, before)
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = make_optimizer(stage)
@@ -78,7 +78,7 @@ def run(
 def probe(stage: Stage, task: Task, data: Data) -> StageResult:
     """Fit of a stage before any training: penalised parameters at zero, the others at their optimum.
 
-    A regularization path begins at this result."""
+    A regularization path begins with this result."""
     lightning.seed_everything(stage.seed, verbose=False)
     legality.check(task, stage)
     module, terms = task.build(stage, data)
@@ -94,7 +94,7 @@ def probe(stage: Stage, task: Task, data: Data) -> StageResult:
 
 
 def validate(stage: Stage, task: Task, data: Data) -> None:
-    """Fit of a stage: refuse a wrongly configured later stage before the stages ahead of it are fitted."""
+    """Fit of a stage: refuse a wrongly configured later stage before earlier stages are fitted."""
     try:
         legality.check(task, stage)
         for term in stage.terms:
@@ -119,7 +119,7 @@ def make_optimizer(stage: Stage) -> torch.optim.Optimizer:
 
 
 def refuse_dead(task: Task, result: StageResult) -> StageResult:
-    """Fit of a stage: the unchanged result, or UserError if all weights are zero."""
+    """Fit of a stage: return the result unchanged, or raise UserError if all weights are zero."""
     if not task.alive(result):
         strengths = result.figures.strengths
         critical = float("nan") if strengths.critical is None else strengths.critical
@@ -134,9 +134,10 @@ def refuse_dead(task: Task, result: StageResult) -> StageResult:
 
 
 def _survivors(stage: Stage, task: Task, data: Data, before: StageResult | None) -> tuple[Data, dict[str, Tensor]]:
-    """Fit of a stage: the data and the entries that survived the stage before.
+    """Fit of a stage: the data and the entries that survived the previous stage.
 
-    Returns the data without dead feature rows, and by parameter name masks of the entries that may be nonzero."""
+    Returns the data without dead feature rows. Also returns masks of the entries that may be nonzero, by parameter
+    name."""
     if before is None:
         return data, {}
     if stage.survivors:
@@ -147,8 +148,8 @@ def _survivors(stage: Stage, task: Task, data: Data, before: StageResult | None)
 def _set_strengths(objective: Objective, before: StageResult | None, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
     """Fit of a stage: make the penalty strengths absolute, and prepare the penalties for training.
 
-    `cold`: whether the module has initial weights that come from no other fit. Also returns the gradients of the
-    mean loss at zero weights, by penalised parameter, if they were computed."""
+    `cold`: whether the initial weights do not come from another fit. Returns the strengths, and the gradients of the
+    mean loss at zero weights by parameter name (empty if not needed)."""
     stage = objective.stage
     if stage.proven or any(term.relative is True for term in stage.terms):
         strengths, at_zero = set_strengths(objective, cold)
@@ -165,7 +166,7 @@ def _set_strengths(objective: Objective, before: StageResult | None, cold: bool)
 
 
 def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, solver: Capabilities) -> FitRecord:
-    """Fit of a stage: the record, read from the folder if an earlier run finished the fit, else made by training."""
+    """Fit of a stage: the record of the fit, read from the folder if an earlier run finished it, else made anew."""
     finished, last = checkpoints.folder / FINISHED, checkpoints.folder / LAST
     if resume and finished.is_file():
         checked_checkpoint(checkpoints.chosen, objective.module)
@@ -178,7 +179,7 @@ def _trained(objective: Objective, checkpoints: Checkpoints, resume: bool, solve
 def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, solver: Capabilities) -> FitRecord:
     """Fit of a stage: train until the trainer stops, from the checkpoint `last` if there is one.
 
-    `solver` holds the capabilities of the solver. The optimizer that trains is made by the trainer."""
+    `solver` holds the capabilities of the solver."""
     stage, module = objective.stage, objective.module
     proximal, counts = _proximal_steps(objective), Counts()
     steps = [StopAtNaN(), *proximal, Mean(), counts, StopWhenConverged()]
@@ -189,7 +190,7 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
     if last is not None:
         checked_checkpoint(last, module)
     if trainer.precision == "64-true":
-        # before the checkpoint is loaded, because Lightning converts only afterwards and then loses digits
+        # to float64 before the checkpoint is loaded; Lightning converts only afterwards and loses digits
         module.double()
     begin = time.perf_counter()
     trainer.fit(module, train, dev, ckpt_path=last, weights_only=True)
@@ -263,7 +264,7 @@ def _certified(objective: Objective, result: StageResult) -> StageResult:
     if not stage.proven:
         value = certificate.objective(result.module, result.data.whole("train"), result.penalties)
         return replace(result, figures=replace(figures, certificate=Certificate(objective=value)))
-    proof = figures.record.proof if stage.choose == "last" else Proof()  # the proof is about the last model
+    proof = figures.record.proof if stage.choose == "last" else Proof()  # solvers prove figures of the last model only
     if result.at_zero and proof.kkt is None:
         figures = replace(figures, residual_at_zero=residual_at_zero(result.penalties, result.at_zero))
     proven, at_end = certificate.prove(

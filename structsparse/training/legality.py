@@ -1,8 +1,11 @@
 """Checks that the model, loss, groups and penalties of a stage fit the task, with messages that list what fits.
 
-A task declares the layout of its weight table and the model and loss classes that fit. A function that makes groups
-declares the kinds of table and the forms of groups (disjoint, nested, overlapping). A penalty class declares the
-forms of groups that it accepts. Classes from outside this package that declare nothing are accepted."""
+- A task declares the layout of its weight table, and the model and loss classes that fit.
+- A function that makes groups declares the kinds of weight table that fit, and the forms of its groups (disjoint,
+  nested, overlapping).
+- A penalty class declares the forms of groups that it accepts.
+
+Classes from outside this package that declare nothing are accepted."""
 
 from __future__ import annotations
 
@@ -38,9 +41,9 @@ def check(task: Task, stage: Stage) -> None:
 
 
 def check_groups(term: Term, kind: str) -> None:
-    """Legality check: refuse groups that do not fit the weight table of a task, or the penalty of the same term.
+    """Legality check: refuse a penalty term whose groups do not fit its penalty or the weight table of the task.
 
-    `kind` is the kind of the weight table."""
+    `kind` is the kind of the weight table, such as `arcs`."""
     penalty, prefix = term.kind, "" if term.name == "reg" else f"{term.name}."
     reason = _mismatch(penalty, term.groups, kind, prefix)
     if reason is not None:
@@ -48,7 +51,7 @@ def check_groups(term: Term, kind: str) -> None:
 
 
 def refusal(task: str, reg: str, groups: str) -> str | None:
-    """Legality check: why the options task=, reg= and groups= do not fit each other; None if they fit.
+    """Legality check: the reason why the options task=, reg= and groups= do not fit each other; None if they fit.
 
     Only the yaml files of conf/ are read."""
     layout, penalty = resolved(contents("task", task)["_target_"]).layout, contents("reg", reg)
@@ -57,10 +60,10 @@ def refusal(task: str, reg: str, groups: str) -> str | None:
 
 
 def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix: str = "") -> str | None:
-    """Legality check: why groups do not fit a kind of weight table or a penalty, and what would fit; None if they fit.
+    """Legality check: the reason why groups do not fit a weight table or a penalty, and what would; None if they fit.
 
-    `prefix` stands before `groups=` in the options of the penalty term: empty for `reg`, else the name of the term
-    and a dot."""
+    `kind` is the kind of the weight table. The message has `prefix` before `groups=`: the name of the penalty term and
+    a dot, or nothing for the term `reg`."""
     maker = Declared() if groups is None else declared(groups)
     typed = f"{prefix}groups={option('groups', groups) or callee(groups).__name__}" if groups else ""
     if groups is None:
@@ -84,14 +87,14 @@ def option(part: str, chosen: Callable) -> str | None:
 
 @cache
 def targets(part: str) -> dict[str, str]:
-    """Legality check: the class or function behind each option of a part of conf/: {option: dotted path}."""
+    """Legality check: the dotted path of the class or function of each option of a part of conf/, by option name."""
     options = {path.stem: _own_keys(part, path.stem) for path in sorted((configuration_folder() / part).glob("*.yaml"))}
     return {name: keys["_target_"] for name, keys in options.items() if "_target_" in keys}
 
 
 @cache
 def contents(part: str, name: str) -> dict[str, object]:
-    """Legality check: the keys of one option of a part of conf/, including the keys of base files."""
+    """Legality check: the keys and values of one option in a part (folder) of conf/, including those of base files."""
     keys: dict[str, object] = {}
     for base in _read(part, name).get("defaults", ()):
         if isinstance(base, str) and not base.startswith(("_self_", "/", "override ")):
@@ -100,7 +103,7 @@ def contents(part: str, name: str) -> dict[str, object]:
 
 
 def _own_keys(part: str, name: str) -> dict[str, object]:
-    """Legality check: the keys written in the yaml file of an option, without base files.
+    """Legality check: the keys and values in the yaml file of an option, without those of base files.
 
     If the file sets several parts of the configuration, only the keys under the name of this part count."""
     content = _read(part, name)
@@ -129,7 +132,7 @@ def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: 
 
 
 def _fits(chosen: Callable, fitting: Sequence[Callable], own: bool = True) -> bool:
-    """Legality check: whether a class or function is among the classes that a task declares, or is a subclass of one.
+    """Legality check: whether a class or function is one that a task declares, or a subclass of such a class.
 
     If `own`, a class from outside this package is always accepted."""
     if own and chosen.__module__.partition(".")[0] != __name__.partition(".")[0]:
@@ -148,10 +151,10 @@ def _forms(penalty: type[Penalty]) -> str:
 
 
 def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
-    """Legality check: the choices for an error message.
+    """Legality check: text for an error message, which lists the choices of groups that fit.
 
-    Groups that fit both the weight table and the penalty come first, then groups that fit the table with other
-    penalties."""
+    Groups that fit both the weight table and the penalty come first. Groups that fit the table with other penalties
+    follow."""
     makers = {name: declared(resolved(target)) for name, target in targets("groups").items()}
     over_it = {name: maker for name, maker in makers.items() if maker.fits(kind)}
     names = [name for name, maker in sorted(over_it.items(), key=_particular) if _taken(maker, penalty)]
@@ -172,10 +175,10 @@ def _regs(forms: Sequence[type]) -> list[str]:
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:
-    """Legality check: whether a penalty accepts a form of groups that a group maker declares."""
+    """Legality check: whether a penalty accepts any of the forms of groups that a group maker declares."""
     return bool(set(maker.forms) & set(penalty.takes))
 
 
 def _particular(item: tuple[str, Declared]) -> bool:
-    """Legality check, sort key of choices: groups made for one kind of table come before groups for any table."""
+    """Legality check, sort key of choices: whether groups fit any kind of table; such groups come last."""
     return ANY in item[1].kinds

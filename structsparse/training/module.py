@@ -38,13 +38,15 @@ class TaskModule(lightning.LightningModule):
 
     @property
     def linear(self) -> bool:
-        """Base Lightning module: whether the scores are linear in all parameters, and all parameters are in memory."""
+        """Base Lightning module: whether the scores are linear in all parameters, and all parameters are in memory.
+
+        A growing weight table, for example, is not wholly in memory."""
         raise NotImplementedError
 
     def step(self, batch) -> Tensor:
         """Base Lightning module: the mean loss over the items of a training step.
 
-        If several processes share the step, the sum of their results is the mean loss."""
+        With several processes, each returns the sum of its losses divided by the items of all processes."""
         raise NotImplementedError
 
     def count(self, batch, score) -> None:
@@ -54,8 +56,7 @@ class TaskModule(lightning.LightningModule):
     def training_step(self, batch, batch_idx: int) -> Tensor:
         """Base Lightning module: the loss of a batch in training, times the number of processes.
 
-        The factor is needed because Lightning averages gradients over processes, while the losses of the processes
-        add up."""
+        Lightning averages gradients over processes. The factor turns this average into a sum."""
         return self.step(batch) * self.trainer.world_size
 
     def backward(self, loss: Tensor, *args, **kwargs) -> None:
@@ -107,8 +108,7 @@ class TaskModule(lightning.LightningModule):
     def _share_of_rate(self, step: int) -> float:
         """Base Lightning module: the learning-rate factor at a step, which falls linearly from 1 to `final_lr`.
 
-        At step 0, the factor does not depend on the total number of steps. To compute that number, Lightning sets up
-        the data loaders. At step 0 this is too early: their position in the epoch is not yet restored from the
-        checkpoint."""
+        At step 0, the total number of steps must not be requested: Lightning would set up the data loaders before a
+        checkpoint restores their position."""
         steps = max(1, self.trainer.estimated_stepping_batches) if step > 0 else 1
         return 1.0 + (self.final_lr - 1.0) * min(step / steps, 1.0)

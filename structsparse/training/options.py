@@ -1,4 +1,4 @@
-"""Renamed command-line options: options of earlier versions are refused with their new spelling."""
+"""Renamed command-line options: old names are refused with a message that gives the new name."""
 
 from __future__ import annotations
 

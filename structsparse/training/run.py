@@ -28,12 +28,12 @@ from structsparse.training.task import Task
 def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Console) -> dict[str, object]:
     """Training run, from the corpus to the artifact; returns the figures of `metrics.json`.
 
-    `cfg` is the composed configuration. `choices` holds the chosen option of each configuration group (`{"task":
-    "ner", ...}`). All results are written to the run folder `folder`."""
+    `cfg` is the composed configuration. `choices` holds the chosen option of each configuration group, such as
+    `{"task": "ner"}`. All results are written to the run folder `folder`."""
     begin = time.perf_counter()
     task: Task = instantiate(cfg.task, _convert_="all")
     for stage in stages_of(cfg, "", folder, console):
-        legality.check(task, stage)  # before any data are read
+        legality.check(task, stage)  # checked before any data are read
     small = ArtifactOptions.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     task.check_rounding(small)
     features = instantiate(cfg.features, _convert_="all")
@@ -136,8 +136,8 @@ class _Run:
     def _stages_at(self, strength: float, terms: Mapping[str, float] | None) -> list[Stage]:
         """Training run: the stages of the recipe at one strength of a regularization path.
 
-        In the first stage, the first penalty term gets the absolute strength `strength`. Further terms get the
-        absolute strengths in `terms`; None leaves these strengths as configured."""
+        In the first stage, the first penalty term gets the absolute strength `strength`. Its other terms get the
+        absolute strengths in `terms`, by name; if `terms` is None, they keep the configured strengths."""
         first, *rest = self.stages(self.cfg)
         main, *further = first.terms
         main = replace(main, strength=strength, relative=False)

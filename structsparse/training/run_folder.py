@@ -18,7 +18,7 @@ _RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # options
 def learning_options(options: Mapping) -> dict:
     """Run folder: the options that decide the weights of the model.
 
-    Options that only decide how a run goes are left out."""
+    Options such as the cache size, which do not change the weights, are left out."""
     return {key: value for key, value in options.items() if key not in _RUN_ONLY}
 
 
@@ -40,16 +40,16 @@ def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
         return False
     source = here if ckpt_path == "last" and here.is_dir() else _source(folder, ckpt_path, options)
     if first_process() and source.resolve() != here.resolve():
-        # checkpoint files are replaced, never changed in place, so two runs can share links to one file
+        # checkpoint files are replaced, never changed in place; two runs can therefore share a file by a hard link
         shutil.copytree(source, here, copy_function=_link, dirs_exist_ok=True)
     return True
 
 
 def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
-    """Run folder: the folder of checkpoints that `ckpt_path` names.
+    """Run folder: the folder of checkpoints that the option `ckpt_path` names.
 
-    `last` names the newest run with the same options. Any other `ckpt_path` is a run folder, or a file or folder
-    within it."""
+    `last` names the newest run with the same options. Any other value is a run folder, or a file or folder within it.
+    """
     if ckpt_path == "last":
         return _newest(folder, options)
     path = Path(ckpt_path)

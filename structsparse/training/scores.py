@@ -7,7 +7,7 @@ import numpy as np
 
 LOWER_IS_BETTER = ("perplexity", "perplexity_open", "mse")
 ENDS = 4  # number of counts at the end of the vector: tokens, right tokens, sentences, right sentences
-UNSEEN = "(unseen)"  # type of all gold labels that are not among the known names
+UNSEEN = "(unseen)"  # stands for all gold labels that are not among the known names
 
 
 def gain(metric: str, value: float) -> float:
@@ -21,8 +21,8 @@ def gain(metric: str, value: float) -> float:
 class LabelScore:
     """Base class of label scores: counts of correct, gold and predicted labels or spans by type, and token accuracy.
 
-    `counts` holds the three numbers (correct, gold, predicted) of each type, then the numbers of tokens, right
-    tokens, sentences and right sentences."""
+    `counts` holds three counts (correct, gold, predicted) for each type. Four counts follow: tokens, right tokens,
+    sentences, right sentences."""
 
     def __init__(self, names: Sequence[str], kinds: Sequence[str]):
         self.names, self.kinds = tuple(names), tuple(kinds)
@@ -30,7 +30,7 @@ class LabelScore:
 
     @property
     def counts(self) -> np.ndarray:
-        """Label scores of any task: all counts of labels and tokens as one vector: int64 [3 * kinds + ENDS]"""
+        """Label scores of any task: all counts in one int64 vector: three for each type, then four totals."""
         return self._counts
 
     @counts.setter
@@ -50,11 +50,11 @@ class LabelScore:
         return total
 
     def _add(self, correct, gold, predicted, right: np.ndarray, offsets: np.ndarray) -> None:
-        """Label scores of any task: add counts of correct, gold and predicted labels or spans, given as type numbers.
+        """Label scores of any task: add counts of correct, gold and predicted labels or spans.
 
-        `right` (bool [tokens]) marks tokens with the right label. `offsets` (int64 [sentences + 1]) holds the first
-        token of each sentence."""
-        table = self._counts[:-ENDS].reshape(-1, 3)  # a view of the counts, so that additions change the counts
+        `correct`, `gold` and `predicted` hold the type index of each label or span. `right` (bool [tokens]) marks
+        tokens with the right label. `offsets` (int64 [sentences + 1]) holds the first token of each sentence."""
+        table = self._counts[:-ENDS].reshape(-1, 3)  # a view: additions to it change the counts
         for column, kinds in enumerate((correct, gold, predicted)):
             table[:, column] += np.bincount(kinds, minlength=len(self.kinds))
         wrong = np.r_[0, np.cumsum(~right)][offsets]  # number of wrong tokens before each sentence
@@ -84,7 +84,8 @@ class AccuracyScore(LabelScore):
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
         """Label scores of any task: add the accuracy counts of sentences.
 
-        `gold` and `predicted` hold label codes [tokens], `offsets` [sentences + 1] the first token of each sentence."""
+        `gold` and `predicted` hold the label code of each token. `offsets` holds the index of each sentence's first
+        token."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         right = gold == predicted
         self._add(gold[right], gold, predicted, right, offsets)
@@ -93,7 +94,7 @@ class AccuracyScore(LabelScore):
 def checked_codes(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
     """Label scores of any task: gold and predicted label codes as checked arrays.
 
-    `names` is the number of known labels. Gold codes of unknown labels become `names`."""
+    `names` is the number of known labels. It serves as the code of all unknown gold labels."""
     gold, predicted = np.minimum(gold, names), np.asarray(predicted)
     if gold.shape != predicted.shape or gold.shape != (int(offsets[-1]),):
         shapes = f"{gold.shape} gold and {predicted.shape} predicted"
@@ -105,7 +106,7 @@ def checked_codes(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.
 
 
 def precision_recall_f1(correct: int, gold: int, predicted: int) -> dict:
-    """Label scores of any task: precision, recall and F1 from numbers of correct, gold and predicted labels."""
+    """Label scores of any task: precision, recall and F1 from the counts of correct, gold and predicted labels."""
     return {
         "precision": correct / max(predicted, 1),
         "recall": correct / max(gold, 1),

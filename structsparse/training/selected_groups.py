@@ -11,11 +11,11 @@ from structsparse.training.stage import StageResult
 
 
 def selected_groups(result: StageResult, name: str, truth: Collection[str] = ()) -> Table | None:
-    """The table of the groups that a penalty has selected or dropped; None for no groups or too many to read.
+    """The table of the groups that a penalty has selected or dropped; None without groups, or with too many to read.
 
-    `name` is the name of the penalised parameter. `truth` holds the names of groups that were planted in the corpus.
-    The table shows below which strength each group would become nonzero, and which dead groups the gradient would
-    wake."""
+    `name` is the name of the penalised parameter. `truth` holds the names of the relevant groups of an artificial
+    corpus. The table shows below which strength each group would become nonzero, and which dead groups the gradient
+    would make nonzero."""
     penalty = result.penalties.get(name)
     if penalty is None or penalty.groups is None or len(penalty.groups.names) > MOST_GROUPS:
         return None

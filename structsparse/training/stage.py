@@ -1,7 +1,7 @@
 """A stage of a recipe: the description from the configuration, the objective, the record of the fit, and the result.
 
 A recipe is a list of stages, for example one that selects groups and one that refits these groups. Each stage starts
-from the survivors of the stage before."""
+from the features that survived the previous stage."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Stage:
     patience: int | None
     trainer: Callable[..., lightning.Trainer]
     options: Mapping[str, object]  # all options that affect the trained weights
-    proven: bool = True  # whether to compute a certificate; False: only the objective
+    proven: bool = True  # whether to compute a certificate; if not, only the objective
 
     def fingerprint(self, *identity) -> str:
         """The fingerprint of a stage: a hash of the options and of `identity`.
 
         `identity` (arrays or JSON values) identifies the data."""
         digest = blake2b(digest_size=8)
-        strengths = [term.strength for term in self.terms]  # along a path of strengths, these differ from the options
+        strengths = [term.strength for term in self.terms]  # on a path of strengths, these differ from the options
         for part in (self.name, self.options, strengths, *identity):
             plain = isinstance(part, np.ndarray)
             digest.update(part.tobytes() if plain else json.dumps(part, sort_keys=True, default=str).encode())
@@ -94,7 +94,7 @@ class Strengths:
 
     critical: float | None = None  # smallest strength at which all parameters of the first term are zero
     first: float | None = None  # strength of the first term
-    terms: Mapping[str, float] = field(default_factory=dict)  # initial strength of each term; a budget may change it
+    terms: Mapping[str, float] = field(default_factory=dict)  # initial strengths by term name
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class FitRecord:
     epochs: int = 0
     strengths: Mapping[str, float] = field(default_factory=dict)  # strength at the end of training, by parameter name
     cuts: Sequence[tuple] = ()  # (step, parameter, strength) for each time that a budget made groups zero
-    counts: Sequence[tuple] = ()  # (epoch, step, rows, weights) after each block of an online solver
-    outer: Sequence[tuple] = ()  # (epoch, primal, dual, flips, living) for each outer iteration of ADMM
+    counts: Sequence[tuple] = ()  # after each block of an online solver: (epoch, step, count of rows, count of weights)
+    outer: Sequence[tuple] = ()  # the fields of `Outer` for each outer iteration of ADMM
     proof: Proof = field(default_factory=Proof)  # figures that the solver has proved about its last model
 
     @classmethod
@@ -124,7 +124,7 @@ class StageFigures:
     stage: str = ""
     seconds_build: float = 0.0
     strengths: Strengths = field(default_factory=Strengths)
-    residual_at_zero: float | None = None  # ||W - prox(W - gradient)|| at W = 0, at the final strengths
+    residual_at_zero: float | None = None  # ||W - prox(W - gradient)|| at weights W = 0, at the final strengths
     record: FitRecord = field(default_factory=FitRecord)
     certificate: Certificate = field(default_factory=Certificate)
 
@@ -146,7 +146,7 @@ class StageResult:
     figures: StageFigures = field(default_factory=StageFigures)
     at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the mean loss at zero weights, by name
     at_end: dict[str, Tensor] = field(default_factory=dict)  # gradients of the mean loss at the final weights, by name
-    support: dict[str, Tensor] = field(default_factory=dict)  # masks of entries that were allowed to be nonzero
+    support: dict[str, Tensor] = field(default_factory=dict)  # by parameter name: masks of entries that may be nonzero
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -156,7 +156,7 @@ class StageResult:
     def survivors(self) -> dict[str, Tensor]:
         """The result of a stage: a mask of the surviving entries of each penalised parameter.
 
-        The penalty has selected the surviving entries: entries of living groups, or nonzero entries."""
+        Usually these are the entries of living groups or, without groups, the nonzero entries."""
         weights, masks = dict(self.module.named_parameters()), {}
         for name, penalty in self.penalties.items():
             growing = notes_of(weights[name]).grows
@@ -164,9 +164,9 @@ class StageResult:
         return masks
 
     def living_groups(self) -> dict[str, Tensor]:
-        """The result of a stage: which groups have a nonzero weight.
+        """The result of a stage: the mask of the groups with a nonzero weight, bool [groups].
 
-        The result is bool [groups] for each penalised parameter with groups, by name."""
+        There is one mask for each penalised parameter with groups, by name."""
         return living_groups(self.penalties, self.weights)
 
     def group_count(self) -> GroupCount | None:
@@ -188,9 +188,7 @@ class StageResult:
 
 @torch.no_grad()
 def living_groups(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Stage: which groups of the penalised parameters have a nonzero weight.
-
-    The result is bool [groups] for each parameter whose penalty has groups, by name."""
+    """Stage: the mask of the groups with a nonzero weight, bool [groups], for each penalised parameter with groups."""
     return {name: p.groups.alive(weights[name]) for name, p in penalties.items() if p.groups is not None}
 
 

@@ -1,8 +1,8 @@
 """The interface of a task: what training needs from tagging, parsing, language models and text classification.
 
-The Lightning module of a task is a `TaskModule`. Its method `step(batch)` returns the mean loss, and
-`evaluate(batches)` a score with a method `result()`. It also has `loss.smooth`, `fingerprint`, and `linear`: whether
-the scores are linear in all parameters."""
+The Lightning module of a task is a `TaskModule`. Its method `step(batch)` returns the mean loss. Its method
+`evaluate(batches)` returns a score with a method `result()`. Training also reads `loss.smooth`, `fingerprint` and
+`linear` (whether the scores are linear in all parameters)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Task(ABC):
     layout: ClassVar[type[TableLayout]] = TableLayout  # class that describes the rows and columns of the weight table
     models: ClassVar[tuple[Callable, ...]] = ()  # classes and functions of this package that make models for the task
     losses: ClassVar[tuple[type, ...]] = ()  # loss classes of this package that fit the task
-    tensor_parts: ClassVar[TensorParts] = TensorParts()  # which artifact tensors identify features or labels
+    tensor_parts: ClassVar[TensorParts] = TensorParts()  # which artifact tensors hold features or labels
     keyed: ClassVar[bool] = False  # whether the artifact identifies features by hash keys, which can be shortened
 
     @abstractmethod
@@ -68,12 +68,12 @@ class Task(ABC):
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[Data, dict[str, Tensor]]:
         """Task interface: the data without feature rows that have no surviving entry, and masks of entries.
 
-        `before` is the result of the stage before. `support` holds the masks of the surviving entries of each
-        parameter. The returned masks, by parameter name, tell which entries of the remaining rows may be nonzero."""
+        `before` is the result of the previous stage. `support` holds the masks of the surviving entries of each
+        parameter. The returned masks, by parameter name, mark the entries of the remaining rows that may be nonzero."""
 
     @abstractmethod
     def inherit(self, module: TaskModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Task interface: copy the weights of the stage before into the module of a stage, as a warm start.
+        """Task interface: copy the weights of the previous stage into the module of the next stage, as a warm start.
 
         `support` holds, by parameter name, masks of the entries that may be nonzero."""
 
@@ -84,8 +84,7 @@ class Task(ABC):
     def screen(self, result: StageResult) -> Screen | None:
         """Task interface: the group of each row of the weight table, so that a path may leave out rows of dead groups.
 
-        The result is None if the data of the task cannot be restricted to some rows. Then every strength of a path
-        is solved on all rows."""
+        The result is None if the data of the task cannot be restricted to some rows. Then a path uses all rows."""
         return None
 
     def finalize(self, result: StageResult) -> StageResult:
@@ -102,8 +101,7 @@ class Task(ABC):
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
         """Task interface: the result with weights rounded as the artifact stores them.
 
-        The rounded model is tested and reported. The range of the rounded weights is the one with the smallest loss
-        on dev."""
+        The rounded model is tested and reported. The range of the rounded weights is chosen by the loss on dev."""
         if small.bits is not None:
             module, dev = result.module, result.data.whole("dev")
             if not any(True for _ in module.parameters()):
@@ -113,7 +111,7 @@ class Task(ABC):
 
     @abstractmethod
     def sparsity(self, data: Data, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Task interface: counts of features, weights, rows and groups, before training and nonzero afterwards.
+        """Task interface: counts of features, weights, rows and groups: all, and those that are nonzero after training.
 
         `first` is the result of the stage that selected groups, `last` the result of the last stage."""
 

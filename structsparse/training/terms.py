@@ -14,7 +14,7 @@ from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import Nonnegative, Penalty, Ridged
 from structsparse.weights.notes import notes_of
 
-ITEMS = "items"  # value of `relative`: the strength is meant for the sum of the losses, not for their mean
+ITEMS = "items"  # value of `relative`: the strength is relative to the sum of the losses, not to their mean
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Term:
     penalty: Callable[..., Penalty]
     groups: Callable | None
     strength: float
-    relative: bool | str  # unit of `strength`: true: critical strength; `items`: 1 / items; false: 1
+    relative: bool | str  # unit of `strength`: critical strength (true), 1 / items (`items`), 1 (false)
     nonnegative: bool
     parameters: Sequence[str]
     ridge: float | None = None  # strength of an additional squared penalty, in the unit of `strength`
@@ -62,7 +62,7 @@ class Term:
 
     @property
     def binds_all(self) -> bool:
-        """Penalty term: whether the penalty may apply to every parameter of the model."""
+        """Penalty term: whether the penalty may apply to every parameter of the model, with none left unpenalised."""
         return self.kind.binds_all
 
     def foresee(self) -> None:
@@ -81,9 +81,9 @@ class Term:
             )
 
     def _for_chains(self, penalty: Penalty, lengths: Tensor) -> None:
-        """Penalty term: count each entry that stands for a chain of equal weights once for each weight of the chain.
+        """Penalty term: adapt the penalty to entries that stand for a chain of several equal weights each.
 
-        `lengths` holds the number of weights for which each entry stands."""
+        `lengths` holds the number of weights of each chain. The penalty counts an entry that many times."""
         try:
             penalty.for_chains(lengths)
         except UserError as error:
@@ -122,8 +122,8 @@ def borne(terms: Sequence[Term], parameters: Sequence[str]) -> list[list[str]]:
 def penalised(patterns: Sequence[str], names: Sequence[str], where: str = "reg", binds_all: bool = False) -> list[str]:
     """The names of the parameters that match the patterns of a penalty term.
 
-    A pattern without a match is an error. Patterns that match all parameters are an error too, unless `binds_all` is
-    true. `where` is the name of the term for error messages."""
+    A pattern without a match is an error. Patterns that together match all parameters are an error unless `binds_all`.
+    `where` is the name of the term for error messages."""
     short = [name.removeprefix("tagger.") for name in names]
     chosen: set[str] = set()
     for pattern in patterns:
@@ -150,7 +150,8 @@ def critical_strength(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Te
 def set_strength(term: Term, penalties: Mapping[str, Penalty], critical: float | None, items: int) -> None:
     """Make the relative strength of a penalty term absolute; an absolute strength does not change.
 
-    The strength is multiplied by the critical strength, or divided by the number of items."""
+    Depending on `term.relative`, the strength is multiplied by the critical strength or divided by the number of items.
+    """
     if term.relative not in (True, False, ITEMS):
         raise UserError(f"{term.name}.relative={term.relative}: expected true, false or {ITEMS}")
     if term.relative == ITEMS:

@@ -1,4 +1,4 @@
 """Weight tables of features, and their gradients.
 
-Gradients are dense or factored. Tables are complete, or grow row by row, or hold only observed (feature, label) pairs.
-"""
+A table is complete, grows row by row, or has weights for observed (feature, label) pairs only. A gradient is dense or a
+product of two factors."""

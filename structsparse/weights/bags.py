@@ -1,8 +1,11 @@
 """`bag_sum`: for each token, the sum of the weight-table rows of its active features, and the gradient of the sum.
 
-A bag is the list of table rows (active features) of a token. Any torch optimizer can use the dense gradient. The
-factored gradient is the pair (bags, residuals), whose product is the dense gradient. The factored gradient is about a
-thousand times smaller, and the row solvers (such as `solvers.sgd`) apply it directly."""
+A bag is the list of table rows (active features) of a token. The gradient of the table has two forms:
+
+* dense, for any torch optimizer
+* factored into bags and residuals, for row solvers such as `solvers.sgd`; the dense gradient is the product of both
+
+A residual is the gradient of the loss with respect to the sum of a bag. The factored form is much smaller."""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from structsparse.weights.notes import BagGradient, RowScale, notes_of
 
 
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of the weight-table rows in each bag: [tokens, labels]. The row numbers in a bag must ascend.
+    """The sum of the weight-table rows in each bag: [tokens, labels]. The row indices in a bag must ascend.
 
-    If a solver has set the table's note `pending` to a list, backward appends a BagGradient to the list and does not
-    touch `table.grad`. Processes that share gradients need the dense form. If the note `scale` is set, the gradient is
-    with respect to the scaled rows."""
+    A bag has the active rows of a token. If a solver has set the table's note `pending` to a list, backward appends a
+    BagGradient to the list instead of setting `table.grad`. With torch.distributed, `pending` is ignored. If the note
+    `scale` is set, the gradient is with respect to the scaled rows."""
     notes = notes_of(table)
     pending, scale = notes.pending, notes.scale
     if torch.distributed.is_initialized():
@@ -63,7 +66,7 @@ class _BagSum(torch.autograd.Function):
 
 
 def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
-    """SGD step of a table with the factored gradient X'R of bag sums: table -= rate * X'R."""
+    """SGD step of a weight table with a factored gradient of bag sums: table -= rate * gradient."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), table.detach().numpy()
@@ -74,9 +77,9 @@ def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
 
 
 def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float, eps: float, slot: Tensor) -> Tensor:
-    """AdaGrad step of a table with the factored gradient X'R of bag sums.
+    """AdaGrad step of a weight table with a factored gradient of bag sums.
 
-    squares += (X'R)^2; table -= rate * X'R / (sqrt(squares) + eps). Only the rows in the bags change."""
+    squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps). Only the rows in the bags change."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         weights = table.detach().numpy()
@@ -93,12 +96,11 @@ def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float,
 def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
     """The rows in the bags of a factored gradient, and the sum of the residuals of each row.
 
-    The results are [occurrences] and [occurrences, labels]. The number of distinct rows depends on the data, and
-    reading the number would synchronise the device. So both results have an entry for every occurrence; each surplus
-    entry repeats a row with a sum of exactly zero."""
+    Returns rows int64 [occurrences] and sums [occurrences, labels], with an entry for each occurrence of a row in a
+    bag. Surplus entries repeat a row with a sum of zero. Counting the distinct rows would synchronise the device."""
     ids, offsets, residuals = gradient
     occurrences = ids.shape[0]
-    # [occurrences], the token (bag) of each occurrence
+    # [occurrences], the token (bag) of each row occurrence
     token_of = torch.repeat_interleave(offsets.diff(), output_size=occurrences)
     rows, order = torch.sort(ids, stable=True)
     first = torch.ones_like(rows, dtype=torch.bool)

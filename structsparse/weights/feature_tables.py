@@ -1,6 +1,6 @@
 """Interfaces of scorers with a feature table, which score labels or arcs by a table of weights.
 
-The table has a row for each feature and is held completely or grows row by row."""
+The table has a row for each feature. A growing table has only some of these rows in memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor, nn
 class Scorer(nn.Module):
     """Interface of all scorers, with or without a feature table: a module that scores labels or arcs of a batch.
 
-    Any other module may also serve as a scorer; the defaults declared here then apply."""
+    A scorer without this base class gets the default attributes of this class."""
 
     linear = False  # whether the scores are linear in all parameters
     # bool [labels, labels], the pairs of neighbouring labels that have a score; None: all pairs
     links: Tensor | None = None
-    ends = True  # whether the first and the last label of a sentence have a score
+    ends = True  # whether there are scores for the first label and for the last label of a sentence
 
 
 class FeatureTable(Scorer):
     """Interface of scorers with a feature table: weights `table` [rows, outputs], a row for each feature.
 
-    Online sweeps over sentences can update the table."""
+    Training by online sweeps over the sentences needs this interface."""
 
     table: nn.Parameter
 
@@ -34,9 +34,9 @@ class GrowingTable(FeatureTable):
 
     @abstractmethod
     def release(self) -> Tensor | None:
-        """Feature-table interface: drop the zero rows, and return the old numbers of the kept rows.
+        """Feature-table interface: drop the zero rows, and return the old indices of the kept rows.
 
-        The result has the shape [kept]; None means that all rows are kept."""
+        None means that all rows are kept."""
 
     @abstractmethod
     def stale(self) -> None:
@@ -44,10 +44,10 @@ class GrowingTable(FeatureTable):
 
     @abstractmethod
     def groups_of(self, make: Callable, layout, name: str) -> nn.Module:
-        """Feature-table interface: the groups that `make` forms of all rows, restricted to the rows in memory."""
+        """Feature-table interface: groups of all rows, formed by `make`, restricted to the rows in memory."""
 
     @abstractmethod
     def spread(self, penalty: nn.Module) -> Tensor:
-        """Feature-table interface: mask of the weights that survive a penalty, from the rows in memory.
+        """Feature-table interface: mask of the weights that survive a penalty (are not set to zero).
 
         A subclass decides whether the mask includes rows that are not in memory."""

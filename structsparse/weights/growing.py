@@ -10,26 +10,25 @@ from torch import Tensor, nn
 from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
 
-LEAST = 1024  # number of rows for which memory is reserved at first
+LEAST = 1024  # least number of rows for which memory is reserved
 
 
 class PartialTable(GrowingTable):
-    """Base of scorers with a growing weight table [held, width]: only the rows in use are in memory.
+    """Base of scorers with a growing weight table: only the rows in use are in memory, all other rows are zero.
 
-    All other rows are zero. A buffer named in `columns` has one entry per held row, such as the feature of the row.
-    Memory is reserved in large pieces: `reserve` makes room, a compiled loop fills rows, and `hold` sets how many rows
-    are in use."""
+    A buffer named in `columns` has one entry per row in use, such as the feature of the row. To add rows, `reserve`
+    reserves memory, a compiled loop fills the new rows, and `hold` sets the number of rows in use."""
 
     growth = 2.0  # factor by which the reserved memory grows when it is full
 
     def __init__(self, width: int, columns: Sequence[tuple[str, torch.dtype]]) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(0, width))  # [held, width], the weights of the rows in use
+        self.table = nn.Parameter(torch.zeros(0, width))  # [rows in use, width], the weights
         notes_of(self.table).grows = self
         self.columns = tuple(name for name, _ in columns)
         for name, dtype in columns:
-            self.register_buffer(name, torch.zeros(0, dtype=dtype))  # [held], one entry per row in use
-        # reserved memory of the table and of each column, with at least as many rows as are in use
+            self.register_buffer(name, torch.zeros(0, dtype=dtype))  # one entry per row in use
+        # memory of the table and of each column, with room for more rows; None: no memory is reserved
         self._room: tuple[Tensor, ...] | None = None
 
     @property
@@ -40,8 +39,7 @@ class PartialTable(GrowingTable):
     def reserve(self, extra: int) -> tuple[Tensor, ...]:
         """Reserve memory of the growing table for `extra` more rows than are in use.
 
-        Returns the reserved memory of the table, [room, width], and of each column, [room], with room >= held + extra.
-        """
+        Returns the reserved memory of the table and of each column."""
         reserved = self._room is not None and (self.held == 0 or self.table.data_ptr() == self._room[0].data_ptr())
         if not reserved or len(self._room[0]) < self.held + extra:
             room = max(self.held + extra, int(self.growth * self.held), LEAST)
@@ -58,16 +56,16 @@ class PartialTable(GrowingTable):
         self._set_columns(columns)
 
     def set_rows(self, weights: Tensor, *columns: Tensor) -> None:
-        """Replace all rows of the growing table: weights [rows, width], columns [rows] each."""
+        """Replace all rows of the growing table, by `weights` [rows, width] and by columns of shape [rows]."""
         self.table.data = weights
         self._set_columns(columns)
         self._room = None
 
     @torch.no_grad()
     def release(self) -> Tensor | None:
-        """Drop the zero rows of the growing table; returns the old numbers of the kept rows, int64 [rows].
+        """Drop the zero rows of the growing table; returns the old indices of the kept rows, int64 [kept rows].
 
-        The result is None if all rows are kept."""
+        None means that all rows are kept."""
         kept = (self.table != 0).any(dim=1).nonzero().flatten()
         if len(kept) == self.held:
             return None

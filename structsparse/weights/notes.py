@@ -1,8 +1,6 @@
 """Notes on a parameter, by which solvers and models communicate.
 
-There are notes for pending factored gradients, scale factors of rows and the module of a growing table. Further notes
-are the curvature of the loss and the design with the data. Notes are stored on the parameter itself, so they are not
-part of a `state_dict`. A deep copy of a parameter has no notes."""
+Notes are attributes of the parameter. They are not saved in a `state_dict`, and deep copies have no notes."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from structsparse.weights.feature_tables import GrowingTable
 
 
 class BagGradient(NamedTuple):
-    """The gradient X'R of a weight table in factored form, noted on the table parameter until a solver applies it.
+    """The gradient of a weight table as a product X^T R, noted on the table parameter until a solver applies it.
 
     X [bags, rows] counts the table rows in each bag, and R [bags, labels] holds the residuals. A residual is the
     gradient of the loss with respect to the sum of a bag."""
@@ -26,7 +24,7 @@ class BagGradient(NamedTuple):
 
 
 class RowScale(NamedTuple):
-    """Note on a weight table with scale factors: the true weights of group g are factors[g] times the stored rows."""
+    """Note on a weight table with scale factors: the weights of row group g are factors[g] times the stored rows."""
 
     factors: Tensor  # float64 [groups], the scale factor of each group of rows
     offsets: Tensor  # int64 [groups + 1], where the rows of each group begin
@@ -40,9 +38,9 @@ class ParameterNotes:
     pending: list[BagGradient] | None = None
     scale: RowScale | None = None  # set while a solver stores the table as factors times rows
     grows: GrowingTable | None = None  # the module that adds and removes rows of this table
-    # estimate of the loss's second derivative in each entry, up to a common factor; broadcasts to the parameter
+    # estimated second derivative of the loss for each weight, up to a common factor; broadcastable to the parameter
     curvature: Tensor | None = None
-    # a solvers.overlaps.design.Design: the data, for solvers that read no gradients from a closure
+    # training data as a solvers.overlaps.design.Design, for solvers that do not call a loss closure
     design: object | None = None
 
 

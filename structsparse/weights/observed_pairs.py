@@ -1,6 +1,4 @@
-"""Weight tables for observed (feature, label) pairs only: pairs that never occur in training have no weight.
-
-There are about 17 times as many other pairs, whose weights could only learn what not to predict."""
+"""Weight tables for observed (feature, label) pairs only: pairs that never occur in training have no weight."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ class Pairs:
     The labels observed with feature row r are labels[offsets[r] : offsets[r + 1]], ascending."""
 
     offsets: np.ndarray  # int64 [rows + 1], where the labels of each feature row start in `labels`
-    labels: np.ndarray  # [pairs], the label of each pair, of the smallest integer type that holds a label
+    labels: np.ndarray  # [pairs], the label of each pair, in the smallest integer type that fits
     links: np.ndarray  # bool [labels, labels], the label pairs observed at neighbouring tokens
 
     @classmethod
@@ -57,19 +55,19 @@ class Pairs:
         return self.rows * len(self.links) + self.labels
 
     def any(self, mask: Tensor) -> Tensor:
-        """Mask of the feature rows with at least one true observed pair: bool [pairs] -> bool [rows]."""
+        """Which feature rows have an observed pair that is marked in `mask`: bool [pairs] -> bool [rows]."""
         before = np.r_[0, np.cumsum(mask.cpu().numpy())]
         return torch.from_numpy(np.diff(before[self.offsets]) > 0)
 
     def whole(self, ids: Tensor) -> bool:
-        """Whether all observed pairs of each row lie in the same group; ids [pairs] are the groups of the pairs."""
+        """Whether all observed pairs of each row lie in one group; ids [pairs] has the group of each pair."""
         ids = ids.cpu().numpy()
         inner = np.ones(len(self), bool)
         inner[self.offsets[:-1][np.diff(self.offsets) > 0]] = False
         return ids.shape == (len(self),) and bool((ids[1:] == ids[:-1])[inner[1:]].all())
 
     def of(self, rows: Tensor) -> Tensor:
-        """Mask of the observed pairs of true feature rows: bool [rows] -> bool [pairs]."""
+        """Which observed pairs belong to the marked feature rows: bool [rows] -> bool [pairs]."""
         return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
 
 
@@ -80,7 +78,7 @@ class PairTable(Scorer):
         super().__init__()
         self.pairs = pairs
         self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs], the weight of each pair
-        # [pairs], index in a dense table
+        # [pairs], flat index of each pair in a dense table [rows, labels]
         self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)
 
     def sum(self, batch: TokenBatch) -> Tensor:
@@ -100,8 +98,8 @@ class PairScorer(PairTable, Scorer):
     """Scorer of labels by observed pairs: each label gets the sum of the (feature, label) weights of a token.
 
     score[token, label] = sum of the weights of (feature, label) over the token's active features. With `observed`, the
-    model is that of crfsuite: label pairs that are never neighbours in training have no transition score. The first and
-    last labels then have no start or end score."""
+    model is the same as in crfsuite: transition scores for neighbouring label pairs of training only, no start or end
+    scores."""
 
     linear = True
 
@@ -125,9 +123,9 @@ def pairs_of(tagger: nn.Module) -> Pairs | None:
 
 
 def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
-    """Mask of the table rows with a true entry, for tables of observed pairs and dense tables: bool [rows].
+    """Which rows of a table, dense or with observed pairs, have a weight marked in `mask`: bool [rows].
 
-    `mask` is a mask of entries (pairs) or of rows."""
+    `mask` marks single weights, or whole rows of a dense table."""
     pairs = pairs_of(tagger)
     if pairs is not None:
         return pairs.any(mask)
@@ -135,13 +133,15 @@ def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
 
 
 def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:
-    """Mask of a table's first dimension for given rows: the rows' observed pairs, or the rows of a dense table."""
+    """Mask of the weights in the marked rows, for a table of observed pairs or for a dense table.
+
+    The mask is bool [pairs] for observed pairs, bool [rows] for a dense table."""
     pairs = pairs_of(tagger)
     return rows if pairs is None else pairs.of(rows)
 
 
 def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
-    """The values at the given rows (bool [rows]) of a table of observed pairs or of a dense table."""
+    """The values of the marked rows (bool [rows]) of a table of observed pairs or of a dense table."""
     return values[entries_of(tagger, rows).to(values.device)]
 
 
@@ -180,7 +180,7 @@ class _PairSum(torch.autograd.Function):
     def backward(ctx, residuals: Tensor):
         """The gradient of the sums with respect to the weights of observed pairs.
 
-        If a batch is used again, the order of the batch's features is computed once and cached."""
+        If the batch has a cache, the sorted order of its features is computed once."""
         pairs, batch = ctx.pairs, ctx.batch
         gradient = residuals.new_zeros(len(pairs))
         arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()
@@ -195,9 +195,9 @@ class _PairSum(torch.autograd.Function):
 
 
 def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
-    """The feature occurrences of a batch in the order of the observed-pair kernels: frequent rows, then rare rows.
+    """The feature occurrences of a batch in the order that the observed-pair kernels need.
 
-    Occurrences of frequent rows are listed token by token, occurrences of rare rows feature row by feature row."""
+    Returns the occurrences of frequent features, sorted by token, and of rare features, sorted by feature."""
     ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
     counts = np.bincount(ids, minlength=rows)
     frequent = counts >= kernels.FREQUENT

@@ -1,1 +1,1 @@
-"""Known corpora, by the names of the config group `data`: files, checksums, download addresses, and parts."""
+"""Known corpora: corpora with names in the config group `data`, their files, checksums and download addresses."""

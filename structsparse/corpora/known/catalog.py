@@ -11,7 +11,7 @@ from structsparse.base.errors import UserError
 
 
 def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
-    """Catalog of known corpora: the files of a corpus by split (train, dev, test), found or downloaded.
+    """Catalog of known corpora: find or download the files of a corpus, by split (train, dev, test).
 
     `urls` replace the download addresses of the catalog."""
     if name not in KNOWN:
@@ -26,8 +26,7 @@ def _file(name_and_checksum: str) -> KnownFile:
 
 
 _CONLL2002 = (
-    # The Spanish files at clips.uantwerpen.be have no parts of speech, so the checksum refuses the files. The copy on
-    # GitHub has parts of speech.
+    # Spanish files at clips.uantwerpen.be lack parts of speech and fail the checksum; those at GitHub pass.
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}",
     "https://www.clips.uantwerpen.be/conll2002/ner/data/{file}.gz",
     "https://raw.githubusercontent.com/teropa/nlp/master/resources/corpora/conll2002/{file}",

@@ -12,15 +12,15 @@ from structsparse.corpora.documents import DocumentReading, DocumentSplits
 from structsparse.corpora.known.catalog import NEWSGROUPS
 from structsparse.corpora.splits import drawn
 
-PAIRS = {  # two newsgroups, and the number of train posts that become dev, as in Yogatama (2015)
+PAIRS = {  # for each pair: two newsgroups, and how many train posts become dev (Yogatama 2015)
     "science": (("sci.med", "sci.space"), 235),
     "sports": (("rec.sport.baseball", "rec.sport.hockey"), 239),
     "religion": (("alt.atheism", "soc.religion.christian"), 209),
     "computer": (("comp.sys.ibm.pc.hardware", "comp.sys.mac.hardware"), 239),
 }
-DEV_SHARE = 0.2  # share of train that becomes dev for pair=all
+DEV_SHARE = 0.2  # share of train that becomes dev if all newsgroups are used (pair=all)
 REMOVABLE = "headers", "quotes", "footers"  # parts of a post that can be removed
-# lines that quote another post or say who is quoted
+# matches lines that quote another post or say who is quoted
 _QUOTE = re.compile(r"writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>")
 
 
@@ -35,7 +35,8 @@ def newsgroups(
 ) -> DocumentSplits:
     """The posts of a pair of newsgroups, or of all newsgroups (data=newsgroups), in train, dev and test.
 
-    Dev is a random part of train. `others` adds the training posts of all other newsgroups as texts without labels."""
+    Dev is a random part of train. With `others`, training posts of all other newsgroups are added as texts without
+    labels."""
     if pair not in (*PAIRS, "all"):
         raise UserError(f"data.pair is {pair!r}, expected one of {', '.join(PAIRS)}, all")
     unknown = [part for part in remove if part not in REMOVABLE]
@@ -56,10 +57,10 @@ def newsgroups(
 
 
 def stripped(post: str, remove: Sequence[str]) -> str:
-    """A newsgroup post without headers, quotes and footer, as far as `remove` names these parts.
+    """Remove the headers, quotes and footer of a newsgroup post; `remove` says which of these.
 
-    Headers end at the first empty line. Quotes are lines that quote or that say who is quoted. The footer is the text
-    from the last line that is empty or all dashes."""
+    Headers end at the first empty line. Quotes are lines that quote another post or say who is quoted. The footer is
+    the text from the last line that is empty or all dashes."""
     if "headers" in remove:
         post = post.partition("\n\n")[2]
     if "quotes" in remove:

@@ -14,7 +14,7 @@ from structsparse.corpora.parses import Trees, bracketed, concatenated
 from structsparse.corpora.splits import drawn
 
 VALUES = "very negative", "negative", "neutral", "positive", "very positive"  # names of the sentiments 0 to 4
-TASKS = {  # label of each sentiment 0 to 4 (-1: left out), and names of the classes
+TASKS = {  # for each task: labels of the sentiments 0 to 4 (-1: left out), and class names
     "binary": ((0, 0, -1, 1, 1), ("negative", "positive")),
     "fine": ((0, 1, 2, 3, 4), VALUES),
     "numbers": ((0, 1, 2, 3, 4), None),
@@ -24,7 +24,7 @@ TASKS = {  # label of each sentiment 0 to 4 (-1: left out), and names of the cla
 def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSplits:
     """The Stanford sentiment treebank (data=sentiment): sentences as documents, with constituents.
 
-    With the seed `split`, dev is drawn again from train and dev together; the size of dev stays the same."""
+    If the seed `split` is given, a new dev of the same size is drawn from train and dev together."""
     if labels not in TASKS:
         raise UserError(f"data.labels is {labels!r}, expected one of {', '.join(TASKS)}")
     paths = [*locate("sst").values()]
@@ -59,7 +59,7 @@ def _sentences(trees: Trees) -> list[list[str]]:
 
 def _constituents(documents: Documents, files: Sequence[Trees]) -> Constituents:
     """The constituents of all sentences in the sentiment treebank, each with its sentiment."""
-    before = np.concatenate([[0], np.cumsum([len(trees.leaves) for trees in files])])  # leaves before each file
+    before = np.concatenate([[0], np.cumsum([len(trees.leaves) for trees in files])])  # leaf count before each file
     begin = np.concatenate([trees.begin + first for trees, first in zip(files, before[:-1], strict=True)])
     end = np.concatenate([trees.end + first for trees, first in zip(files, before[:-1], strict=True)])
     labels = [label for trees in files for label in trees.labels]

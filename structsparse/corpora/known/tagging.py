@@ -15,7 +15,7 @@ from structsparse.corpora.splits import SentenceSplits, hold_out
 
 
 def planted(seed: int, train: int, dev: int, test: int) -> SentenceSplits:
-    """Known tagging corpora: the planted sentences (data=planted), in which only some templates have weights."""
+    """Known tagging corpora: planted sentences (data=planted), whose tags depend on only some feature templates."""
     corpus = planted_tagging(seed=seed, train=train, dev=dev, test=test)
     truth = tuple(corpus.templates)
     return SentenceSplits("planted", corpus.train, corpus.dev, corpus.test, scheme="iob2", truth=truth)
@@ -31,7 +31,7 @@ def known(
     seed: int,
     join_dev: bool = False,
 ) -> SentenceSplits:
-    """Known tagging corpora: a corpus by name (data=conll2000, say), found on this machine or downloaded."""
+    """Known tagging corpora: a corpus by name, such as data=conll2000, found on this machine or downloaded."""
     paths = {part: str(path) for part, path in locate(name).items()}
     return files(
         paths["train"], paths.get("dev"), paths["test"],
@@ -70,7 +70,7 @@ def files(
 
 
 def joined(first: Sentences, second: Sentences) -> Sentences:
-    """Known tagging corpora: the sentences of train and dev, one part after the other."""
+    """Known tagging corpora: join the sentences of train and dev, one after the other."""
     columns = {}
     for name, column in first.columns.items():
         more = second.columns[name].recoded(column.values)

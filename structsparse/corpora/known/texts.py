@@ -13,7 +13,7 @@ from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import EncodedText, ProvisionalText, Vocabulary, coded_lines, read_coded
 from structsparse.corpora.text_reading import TextReading
 
-TUNE = "tune"  # name of the part of a corpus on which penalty strengths and group weights are chosen
+TUNE = "tune"  # name of the part of a corpus for choosing penalty strengths and group weights
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class TextSplits:
     train: EncodedText
     dev: EncodedText
     test: EncodedText
-    reading: TextReading = field(default_factory=TextReading)  # reading rules of this corpus and of new texts
+    reading: TextReading = field(default_factory=TextReading)  # rules for reading this corpus and new texts
     notes: tuple[str, ...] = ()  # notes for the user
 
     @property
     def parts(self) -> dict[str, EncodedText]:
-        """The texts of a known corpus by the name of the part: train, dev and test."""
+        """The texts of a known corpus, as a dictionary with the keys train, dev and test."""
         return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of a known text corpus, which is that of the train text."""
+        """The vocabulary of a known text corpus, made from the train text."""
         return self.train.vocabulary
 
     def describe(self) -> list[str]:
@@ -58,8 +58,8 @@ def files(
 ) -> TextSplits:
     """Known texts for language models: the user's own files, plain or gzipped (data=text).
 
-    Without a train file, the train text is the language reference of Python. Missing dev and test texts are held out
-    from the end of train, dev before test."""
+    Without a train file, the train text is the language reference of Python. A missing dev or test text is cut off from
+    the end of train (dev before test)."""
     reading = TextReading(sentences, tokens, lower, classes)
     limited = TextReading(sentences, tokens, lower, classes, limit)
     first = _language_reference(limited) if train is None else read_coded(find_path(train), limited)
@@ -72,7 +72,7 @@ def files(
 def known(
     name: str, sentences: str, tokens: str, lower: bool, classes: bool, min_count: int, limit: int | None
 ) -> TextSplits:
-    """Known texts for language models: a corpus by name (data=ptb), found on this machine or downloaded."""
+    """Known texts for language models: a corpus by name, such as data=ptb, on this machine or downloaded."""
     reading = TextReading(sentences, tokens, lower, classes)
     parts = {part: read_coded(path, reading) for part, path in locate(name).items() if part != "train"}
     parts["train"] = read_coded(locate(name)["train"], TextReading(sentences, tokens, lower, classes, limit))
@@ -80,11 +80,10 @@ def known(
 
 
 def parts_of(name: str, part: int | str, parts: int, words: Sequence[int], tune_words: Sequence[int]) -> TextSplits:
-    """Known texts for language models: a part of the train text of a corpus (data=ptb_parts).
+    """Known texts for language models: one of several parts of the train text of a corpus (data=ptb_parts).
 
-    Each part has a train and a test text of `words` words (two numbers), up to the end of a sentence. The part `tune`,
-    with `tune_words` words, comes last. The dev text of every part is the test text of `tune`, in the vocabulary of
-    the part."""
+    Each part has a train text of at least words[0] words and a test text of at least words[1] words. The last part is
+    named `tune`, with the numbers `tune_words`. Its test text is the dev text of every part."""
     names = [*range(1, parts + 1), TUNE]
     if part not in names:
         raise UserError(f"data.part is {part!r}, expected one of {', '.join(map(str, names))}")
@@ -108,7 +107,7 @@ def parts_of(name: str, part: int | str, parts: int, words: Sequence[int], tune_
 
 
 def _language_reference(reading: TextReading) -> ProvisionalText:
-    """Known texts: the language reference of Python, of about 110,000 words, which every CPython contains."""
+    """Known texts: the language reference of Python (about 110,000 words), which comes with every CPython."""
     source = f"language reference of Python {platform.python_version()}"
     lines = (line for topic in sorted(topics) for line in (*topics[topic].splitlines(), ""))
     return coded_lines(source, ((line, True) for line in lines), reading)
@@ -117,9 +116,9 @@ def _language_reference(reading: TextReading) -> ProvisionalText:
 def _hold_out(
     text: ProvisionalText, share: float, missing: Sequence[str], sentences: str
 ) -> dict[str, ProvisionalText]:
-    """Known texts: hold out dev and test from the end of a train text, between sentences.
+    """Known texts: cut dev and test off from the end of a train text, between sentences.
 
-    Each missing part gets a share of the words; the rest is train."""
+    Each missing text gets the share `share` of the words. The rest is train."""
     if not missing:
         return {"train": text}
     if not 0 < share * len(missing) < 1:
@@ -140,6 +139,6 @@ def _hold_out(
 def _splits(
     name: str, parts: dict[str, ProvisionalText], reading: TextReading, min_count: int, notes: tuple[str, ...] = ()
 ) -> TextSplits:
-    """Known texts: make the corpus for language models from its texts, in the vocabulary of train."""
+    """Known texts for language models: encode train, dev and test in the vocabulary of train."""
     vocabulary = parts["train"].vocabulary(min_count)
     return TextSplits(name, *(parts[part].text(vocabulary) for part in ("train", "dev", "test")), reading, notes)

@@ -23,18 +23,18 @@ _NAME = re.compile(r"[a-z]+_[a-z0-9]+")  # names of treebanks, such as en_ewt
 class TreebankSplits(SentenceSplits):
     """A known treebank corpus: train, dev and test.
 
-    Taggers can also be trained on the columns of the treebank."""
+    The columns of the treebank can also be used to train taggers."""
 
-    rule: str  # rule for which tokens are punctuation: upos or characters
-    decides: tuple[str, ...] = ()  # the kinds of arc features with nonzero weights in the model of a planted treebank
+    rule: str  # rule that says which tokens are punctuation: upos or characters
+    decides: tuple[str, ...] = ()  # kinds of arc features that determine the trees of a planted treebank
     notes: tuple[str, ...] = ()  # notes for the user
 
     def punctuation(self, part: str) -> np.ndarray:
-        """Which tokens of one part of a known treebank are punctuation, for the scores: bool [tokens]."""
+        """Whether each token of train, dev or test of a known treebank is punctuation (bool array)."""
         return punctuation(self.parts[part], self.rule)
 
     def describe(self) -> list[str]:
-        """Lines for the user about a known treebank: parts, notes, constant columns, unseen relations."""
+        """Lines for the user about a known treebank: sizes, notes, constant columns, unseen relations."""
         lines = [f"{part}: {treebank.describe()}" for part, treebank in self.parts.items()]
         lines += [f"{part}: {note}" for part, treebank in self.parts.items() for note in treebank.notes]
         return [*lines, *_constant_columns(self.train), *_unseen_relations(self), *self.notes]
@@ -51,7 +51,7 @@ def ud(treebank: str, punctuation: str) -> TreebankSplits:
 
 
 def planted(seed: int, train: int, dev: int, test: int, nonprojective: float) -> TreebankSplits:
-    """Known treebanks: planted trees (data=planted_treebank), in which only some arc features have weights."""
+    """Known treebanks: planted trees (data=planted_treebank), which depend on only some kinds of arc features."""
     corpus = planted_treebank(seed, train, dev, test, nonprojective)
     parts = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
     return assembled("planted_treebank", parts, "upos", decides=KINDS)
@@ -62,7 +62,7 @@ def files(
 ) -> TreebankSplits:
     """Known treebanks: the user's own files in CoNLL-U or CoNLL-X (data=treebank).
 
-    Missing dev and test parts are random shares of train."""
+    A missing dev or test part is a random share of train."""
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     parts = {part: read_treebank(find_path(path)) for part, path in paths.items()}
     return assembled(name, completed(parts, held_out, split, "sentences"), punctuation)
@@ -71,9 +71,9 @@ def files(
 def assembled(
     name: str, parts: Mapping[str, Treebank], rule: str, decides: tuple[str, ...] = (), notes: tuple[str, ...] = ()
 ) -> TreebankSplits:
-    """Known treebanks: make the corpus from its parts, with a rule for punctuation.
+    """Known treebanks: make the corpus from train, dev and test, with a rule for punctuation.
 
-    The rule `auto` stands for the rule that fits train."""
+    With the rule `auto`, the rule that fits train is used."""
     rule = punctuation_rule(parts["train"]) if rule == "auto" else rule
     share = np.mean(punctuation(parts["train"], rule))
     definition = "tokens with the part of speech PUNCT" if rule == "upos" else "tokens of nothing but punctuation"
@@ -94,7 +94,7 @@ def _constant_columns(train: Treebank) -> list[str]:
 def _unseen_relations(corpus: TreebankSplits) -> list[str]:
     """Known treebanks: notes for the user about relations in dev and test that train lacks.
 
-    No parser predicts these relations."""
+    A parser cannot predict these relations."""
     in_train, notes = _relations(corpus.train), []
     for part in PARTS[1:]:
         unseen = {name: count for name, count in _relations(corpus.parts[part]).items() if name not in in_train}
@@ -105,7 +105,7 @@ def _unseen_relations(corpus: TreebankSplits) -> list[str]:
 
 
 def _relations(treebank: Treebank) -> dict[str, int]:
-    """Known treebanks: the number of tokens by dependency relation."""
+    """Known treebanks: the number of tokens with each dependency relation."""
     column = treebank.columns["deprel"]
     counts = np.bincount(column.codes, minlength=len(column.values)).tolist()
     return {name: count for name, count in zip(column.values, counts, strict=True) if count}

@@ -1,16 +1,15 @@
 """Planted documents: drawn from a seeded model in which only some groups of words decide the label.
 
-The words of a group share a stem. Each sentence is about one group: many words of the sentence are from that group, the
-rest are common words and words of any group. A few groups are deciding groups: each deciding group indicates one class
-(or, for numeric labels, one sign), and each class has the same number of deciding groups. All other groups are silent:
-their words are independent of the label. A share DECIDING_SHARE of the sentences is about deciding groups. A sentence
-about a deciding group, in a document of class k, is about the group g with a probability
+- The words of a group share a stem. Each sentence is about one group. Its words are from this group, from any group, or
+  common words.
+- For each class, there are equally many deciding groups, which indicate the class. For numeric labels, the two signs
+  take the place of classes. All other groups are silent: their words are independent of the label.
+- A share DECIDING_SHARE of the sentences is about deciding groups. Of these sentences, a share LOUD is about groups
+  that indicate the class of the document. The others are about deciding groups of other classes.
+- A numeric label is a sum over all sentences about deciding groups, plus noise. Each sentence adds 1 or -1, the sign
+  that its group indicates.
 
-    p(g | k)  ~  LOUD  if g indicates k,   1 - LOUD  shared by the deciding groups of the other classes.
-
-A numeric label is the sum of the effects (1 or -1) of all sentences about deciding groups, plus noise. Each word is
-rare and has the effect of its group, so that a learner that knows the groups needs fewer documents.
-"""
+Each word is rare. A learner that knows the groups therefore needs fewer documents."""
 
 from __future__ import annotations
 
@@ -24,28 +23,29 @@ from structsparse.corpora.documents import DocumentSplits, tokenize
 
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 COMMON = 100  # number of words that belong to no group
-DECIDING_SHARE = 0.4  # share of the sentences that are about a deciding group
-LOUD = 0.95  # among sentences about deciding groups, the share about groups of the document's class
-OF_GROUP, OF_ANY = 0.4, 0.1  # shares of a sentence's words: from its group, from any group; others are common
-SENTENCES, LENGTH = 8, 8  # means, from 1 on: sentences per document, words per sentence
-EXPONENT = 0.5  # the k-th word of a group has the relative frequency k ** -EXPONENT
+DECIDING_SHARE = 0.4  # share of the sentences that are about a group that indicates a class
+LOUD = 0.95  # if the group of a sentence indicates a class: the probability that it is the document's class
+OF_GROUP, OF_ANY = 0.4, 0.1  # shares of the words of a sentence: from its group, from any group; the rest are common
+SENTENCES, LENGTH = 8, 8  # mean number of sentences per document; mean number of words per sentence
+EXPONENT = 0.5  # the frequency of the k-th word of a group is proportional to k ** -EXPONENT
 NOISE = 0.5  # standard deviation of the noise of numeric labels
 
 
 def planted_documents(
     seed: int, train: int, dev: int, test: int, classes: int, groups: int, size: int, deciding: int
 ) -> DocumentSplits:
-    """Planted documents (data=planted_documents) in train, dev and test, with `groups` groups of `size` words.
+    """Draw planted documents (data=planted_documents) for train, dev and test.
 
-    Each class has `deciding` deciding groups. With classes=0, labels are numbers."""
+    There are `groups` groups of `size` words. For each class, `deciding` groups indicate the class. With classes=0,
+    labels are numbers."""
     _check(classes, groups, size, deciding)
     words_seed, topics_seed, texts_seed, numbers_seed = np.random.SeedSequence(seed).spawn(4)
     stems, words = _words(np.random.default_rng(words_seed), groups, size)
     documents = train + dev + test
     rng = np.random.default_rng(topics_seed)
-    kinds = max(classes, 2)  # number of classes; for numeric labels, 2 for the two signs
-    decides = rng.permutation(groups)[: kinds * deciding].reshape(kinds, deciding)  # [kinds, deciding], word groups
-    sizes = 1 + rng.poisson(SENTENCES - 1, documents)  # [documents], number of sentences
+    kinds = max(classes, 2)  # number of classes; for numeric labels, 2 (one for each sign)
+    decides = rng.permutation(groups)[: kinds * deciding].reshape(kinds, deciding)  # groups that indicate each class
+    sizes = 1 + rng.poisson(SENTENCES - 1, documents)  # number of sentences of each document
     kind, topic, speaks = _topics(rng, sizes, decides, groups, classes == 0)
     if classes:
         labels, names = kind, tuple(f"class{k}" for k in range(classes))
@@ -84,15 +84,15 @@ def _check(classes: int, groups: int, size: int, deciding: int) -> None:
 
 
 def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str], list[str]]:
-    """Planted documents: the stems of the word groups, and all words.
+    """Planted documents: make the stems of the word groups, and the list of all words.
 
-    The common words come first, then the words of each group."""
+    In the list, the common words come first, then the words of each group."""
     syllables = [c + v for c in CONSONANTS for v in VOWELS]
     endings = [v + c for v in VOWELS for c in CONSONANTS]
     stems = [syllables[k // len(syllables)] + syllables[k % len(syllables)]
              for k in rng.permutation(len(syllables) ** 2)[:groups]]  # fmt: skip
     words = [f"{c}{v}{d}" for c in CONSONANTS for v in VOWELS for d in CONSONANTS]
-    words = [words[k] for k in rng.permutation(len(words))[:COMMON]]  # three letters; words of groups have six
+    words = [words[k] for k in rng.permutation(len(words))[:COMMON]]  # three letters each; words of groups have six
     for stem in stems:
         words += [stem + endings[k] for k in rng.permutation(len(endings))[:size]]
     return stems, words
@@ -101,11 +101,11 @@ def _words(rng: np.random.Generator, groups: int, size: int) -> tuple[list[str],
 def _topics(
     rng: np.random.Generator, sizes: np.ndarray, decides: np.ndarray, groups: int, mixed: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Planted documents: the class of each document, and the word group of each sentence.
+    """Planted documents: draw the class of each document, and the word group of each sentence.
 
-    Also returns the class that the group of each sentence indicates, -1 for a silent group. `sizes` has the numbers of
-    sentences of the documents, `decides` [classes, deciding] the deciding groups. `mixed` draws a class for each
-    sentence instead of each document."""
+    The third result is the class that each sentence indicates, -1 if its group is silent. `sizes` has the number of
+    sentences of each document, `decides` the groups that indicate each class. With `mixed`, a class is drawn for each
+    sentence, not for each document."""
     kinds, deciding = decides.shape
     silent = np.setdiff1d(np.arange(groups), decides)
     kind = rng.integers(kinds, size=len(sizes))
@@ -122,11 +122,11 @@ def _topics(
 def _texts(
     rng: np.random.Generator, sizes: np.ndarray, topic: np.ndarray, words: Sequence[str], size: int
 ) -> tuple[list[str], np.ndarray]:
-    """Planted documents: the text of each document, and sentence offsets among all tokens.
+    """Planted documents: draw the texts of the documents, and the index of the first token of each sentence.
 
-    `sizes` has the number of sentences of each document, `topic` the word group of each sentence. Each group has
-    `size` words. The offsets are int64 [sentences + 1]."""
-    lengths = 1 + rng.poisson(LENGTH - 1, len(topic))  # [sentences], number of words
+    `sizes` has the number of sentences of each document, `topic` the word group of each sentence. Each group has `size`
+    words."""
+    lengths = 1 + rng.poisson(LENGTH - 1, len(topic))  # number of words of each sentence
     about, tokens = np.repeat(topic, lengths), int(lengths.sum())
     share = rng.random(tokens)
     group = np.where(share < OF_GROUP, about, rng.integers((len(words) - COMMON) // size, size=tokens))
@@ -143,6 +143,6 @@ def _texts(
 
 
 def _ranked(rng: np.random.Generator, words: int, draws: int) -> np.ndarray:
-    """Random word numbers for planted documents, where smaller numbers are more frequent: int64 [draws]."""
+    """Draw random word indices for planted documents; smaller indices are more frequent (int64 array)."""
     mass = np.cumsum(np.arange(1, words + 1) ** -EXPONENT)
     return np.minimum(np.searchsorted(mass, rng.random(draws) * mass[-1], side="right"), words - 1)

@@ -1,19 +1,17 @@
 """Planted tagging: sentences drawn from a seeded model in which only some feature templates matter.
 
-A word is a stem of four letters, marks, and an ending of three letters. The templates `prefix4`, `case` and `suffix3`
-therefore depend on one part each. Parts of speech are arranged in a circle; from token to token, the part of speech
-moves a random number of steps along the circle. The part of speech influences the ending. Tags are drawn from a
-linear-chain conditional random field,
+- A word is a stem of four letters, optional marks, and an ending of three letters. The template `prefix4` depends on
+  the stem only, `case` on the marks, and `suffix3` on the ending.
+- Parts of speech are arranged in a circle. From token to token, the part of speech moves a random number of steps.
+- Tags are drawn from a linear-chain conditional random field. The probability of the tags is proportional to
 
-    p(tags | words, pos)  ~  exp( sum_t ( transition(tag_t-1, tag_t) + sum_k weight_k(value_k(t), tag_t) ) )
+    exp( sum_t ( transition(tag_t-1, tag_t) + sum_k weight_k(value_k(t), tag_t) ) )
 
-where t runs over the tokens, k over the planted templates, and value_k(t) is the value of template k at token t. Some
-values of a template have weights in favour of O or of a span type; all other values have weight zero. The tables of
-weights are balanced: in each of the following sets, equally many members favour each type. The sets are stems with the
-same three first letters (`prefix3`), endings with the same two last letters (`suffix2`), and pairs of parts of speech
-with one in common (`pos[0]`, `pos[-1]`). Coarser templates are therefore uninformative, and finer templates (`suffix4`,
-`shape`, `word`) add no information.
-"""
+Here t runs over the tokens, k over the planted templates, and value_k(t) is the value of template k at token t. Some
+values of a template have weights in favour of O or of a span type. All other values have weight zero.
+
+The weights are balanced: coarser templates (`prefix3`, `suffix2`, `pos[0]`) are uninformative. Finer templates
+(`suffix4`, `shape`, `word`) add no information."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,15 +23,15 @@ from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.tags import convert
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-KINDS = np.array([0, 1, 1, 2, 2])  # [labels], 0 for O, 1 and 2 for the span types
-TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I; to B: 0
+KINDS = np.array([0, 1, 1, 2, 2])  # kind of each label: 0 for O, 1 and 2 for the span types
+TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I labels; transitions to B labels have weight 0
 # scale of the weights of each planted template
 STRENGTHS = {"prefix4[0]": 16.0, "suffix3[0]": 13.0, "suffix3[-1]": 11.0, "case[0]": 17.0, "pos[-1..0]": 11.0}
 
-LETTERS = "bcdfghjklmnpqrstvwxz"  # of stems and endings in a family: the last letters of stems, the first of endings
-FAMILY_KINDS = (0, 0, 0, 1, 2)  # label kinds that five random members of a family favour
+LETTERS = "bcdfghjklmnpqrstvwxz"  # the possible last letters of the stems in a family, and first letters of endings
+FAMILY_KINDS = (0, 0, 0, 1, 2)  # label kinds (see KINDS) that five random stems or endings of a family favour
 STEM_FAMILIES = tuple(a + b + c for a in "bdgklmnprst" for b in "aeio" for c in "lmnrs")
-FAMILIES_USED = 10  # number of random stem families; their frequencies follow Zipf's law
+FAMILIES_USED = 10  # number of entries drawn from STEM_FAMILIES; their frequencies follow Zipf's law
 ENDING_FAMILIES = ("en", "es", "is")
 MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # characters between stem and ending, with their probabilities
 POS = ("ADJ", "ADV", "DET", "NOUN", "NUM", "PREP", "PRON", "VERB")
@@ -47,25 +45,25 @@ STEP_MASS = (
     0.07,
     0.05,
 )  # probabilities of 0 to 7 steps along the circle of parts of speech
-STEP_KINDS = {3: 0, 5: 1, 7: 2}  # by number of steps: the label kind that the pair of parts of speech favours
-SHORTEST, MEAN_LENGTH = 3, 18  # least and mean number of tokens of a sentence
+STEP_KINDS = {3: 0, 5: 1, 7: 2}  # the label kind (see KINDS) favoured by a step of this size along the circle
+SHORTEST, MEAN_LENGTH = 3, 18  # minimum and mean number of tokens of a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Weights of one template in planted tagging, for each value with nonzero weights and each label."""
+    """Planted tagging: the weights of one template, for each value that has nonzero weights and for each label."""
 
-    values: tuple[tuple[str, ...], ...]  # each value as an n-gram from left to right
-    weights: np.ndarray  # [values, labels], weights of values
+    values: tuple[tuple[str, ...], ...]  # the values, each a tuple of strings from left to right
+    weights: np.ndarray  # shape [values, labels]: the weight of each value for each label
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The true model of planted tagging: the conditional random field that tags are drawn from, before noise."""
+    """The true model of planted tagging: the conditional random field from which tags are drawn."""
 
-    labels: tuple[str, ...]  # the first is O, the label before every sentence
-    transitions: np.ndarray  # [label before, label], weights
-    tables: Mapping[str, Table]  # weights by the name of the template
+    labels: tuple[str, ...]  # names of the labels; O comes first
+    transitions: np.ndarray  # shape [previous label, label]: transition weights
+    tables: Mapping[str, Table]  # the weights of each template, by its name
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,29 +85,27 @@ class PlantedTagging:
 class _Language:
     """The language of planted tagging: stems, endings and parts of speech from which sentences are drawn."""
 
-    stems: tuple[str, ...]  # all stems, family after family
-    endings: tuple[str, ...]  # all endings, family after family
+    stems: tuple[str, ...]  # all stems; stems with the same first three letters are neighbours
+    endings: tuple[str, ...]  # all endings; endings with the same last two letters are neighbours
     circle: tuple[str, ...]  # parts of speech in the order of the circle
-    ending_mass: np.ndarray  # [pos, families], probability of each ending family by part of speech
+    ending_mass: np.ndarray  # shape [pos, ENDING_FAMILIES]: probabilities of endings by part of speech
 
 
 @dataclass(frozen=True, eq=False)
 class _SentenceCodes:
-    """Planted tagging sentences as codes.
+    """Planted tagging sentences as integer codes (arrays of shape [sentences, longest sentence])."""
 
-    Each array has the shape [sentences, time]."""
-
-    inside: np.ndarray  # bool, false after the end of a sentence
-    pos: np.ndarray  # part of speech: position in the circle
-    stem: np.ndarray  # position among the stems
-    marks: tuple[np.ndarray, ...]  # for each of MARKS, bool: whether the word has the mark
-    ending: np.ndarray  # position among the endings
+    inside: np.ndarray  # bool: false after the end of a sentence
+    pos: np.ndarray  # part of speech, as an index in `circle` of the language
+    stem: np.ndarray  # index in `stems` of the language
+    marks: tuple[np.ndarray, ...]  # a bool array for each of MARKS: whether the word has the mark
+    ending: np.ndarray  # index in `endings` of the language
 
 
 def planted_tagging(
     seed: int = 0, train: int = 2000, dev: int = 400, test: int = 400, noise: float = 0.01
 ) -> PlantedTagging:
-    """Planted tagging sentences with columns word, pos and tag (iob2), in train, dev and test.
+    """Draw planted tagging sentences with the columns word, pos and tag (iob2), for train, dev and test.
 
     `noise` is the share of tags that are replaced by random tags."""
     streams = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(5)]
@@ -124,7 +120,7 @@ def planted_tagging(
         "pos": [language.circle[code] for code in text.pos[text.inside]],
         "tag": [LABELS[code] for code in tags],
     }
-    bounds = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])  # [sentences + 1], first tokens
+    bounds = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])  # first token of each sentence
     splits, begin = {}, 0
     for name, size in (("train", train), ("dev", dev), ("test", test)):
         offsets, begin = bounds[begin : begin + size + 1], begin + size
@@ -133,13 +129,13 @@ def planted_tagging(
 
 
 def _sentences(strings: dict[str, list[str]], offsets: np.ndarray, source: str) -> Sentences:
-    """Planted tagging: the sentences between the given token offsets as the corpus `source`.
+    """Planted tagging: make the sentences of train, dev or test from the columns of all tokens.
 
-    `strings` has the columns of all tokens. Stray tags are repaired."""
+    `offsets` has the first token of each sentence. Tags that break the scheme iob2 are repaired."""
     first, last = offsets[[0, -1]]
     columns = {name: Column.from_strings(column[first:last]) for name, column in strings.items()}
     sentences = Sentences(columns, offsets - first, source)
-    legal, _ = convert(sentences, "tag", "iob2", "iob2")  # repairs stray tags, which noise makes
+    legal, _ = convert(sentences, "tag", "iob2", "iob2")  # repairs tags that break the scheme iob2 because of noise
     return sentences.with_column("tag", legal)
 
 
@@ -155,7 +151,7 @@ def _draw_language(rng: np.random.Generator) -> _Language:
 def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
     """Planted tagging: draw the true model.
 
-    For each planted template, the model has the values with nonzero weights, and the weights."""
+    For each planted template, draw the values that have nonzero weights, and the weights."""
     circle = language.circle
     steps = {
         (before, circle[(k + step) % len(circle)]): kind
@@ -179,9 +175,9 @@ def _draw_truth(rng: np.random.Generator, language: _Language) -> Truth:
 
 
 def _draw_speakers(rng: np.random.Generator, members: tuple[str, ...]) -> dict[tuple[str, ...], int]:
-    """Planted tagging: draw the stems or endings with nonzero weights, and the label kind that each favours.
+    """Planted tagging: draw the stems or endings that have nonzero weights, and the label kind that each favours.
 
-    Each family has the same number of such stems or endings."""
+    The label kinds are O and the two span types."""
     speakers = {}
     for first in range(0, len(members), len(LETTERS)):
         chosen = first + rng.permutation(len(LETTERS))[: len(FAMILY_KINDS)]
@@ -204,23 +200,23 @@ def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) ->
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """Planted tagging: draw a random code (part of speech, tag) for each row of masses.
+    """Planted tagging: draw a random code (part of speech or tag) for each row of `mass`.
 
-    The masses of a row are proportional to probabilities; their sum is arbitrary. From [..., codes] to [...]."""
+    The last axis of `mass` has the probabilities of the codes, not normalized."""
     bounds = np.cumsum(mass, axis=-1)
     return (rng.random((*mass.shape[:-1], 1)) * bounds[..., -1:] >= bounds).sum(axis=-1)
 
 
 def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.ndarray:
-    """Planted tagging: scores of the labels at each token, without transition scores.
+    """Planted tagging: the scores of the labels at each token, without transition scores.
 
-    Returns float64 [sentences, time, labels]."""
+    Returns a float64 array of shape [sentences, tokens, labels]."""
     pairs = [(before, pos) for before in language.circle for pos in language.circle]
     pair = len(POS) * np.roll(text.pos, 1, axis=1) + text.pos
     ending_before = np.roll(text.ending, 1, axis=1)
     pair[:, :1] = ending_before[:, :1] = -1  # no part of speech and no ending before the first token
     capital = text.marks[list(MARKS).index("K")]
-    readings = {  # by template: all values, and the value of each token as a code, -1 for none
+    readings = {  # for each template: all values, and the index of the value of each token (-1: none)
         "prefix4[0]": ([(stem,) for stem in language.stems], text.stem),
         "suffix3[0]": ([(ending,) for ending in language.endings], text.ending),
         "suffix3[-1]": ([(ending,) for ending in language.endings], ending_before),
@@ -230,7 +226,7 @@ def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.nd
     scores = np.zeros((*text.pos.shape, len(LABELS)))
     for template, (values, codes) in readings.items():
         table = truth.tables[template]
-        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row (code -1) stays zero
+        weights = np.zeros((len(values) + 1, len(LABELS)))  # the last row stays zero; it is for tokens without a value
         weights[[values.index(value) for value in table.values]] = table.weights
         scores += weights[codes]
     return scores
@@ -239,10 +235,9 @@ def _emissions(truth: Truth, language: _Language, text: _SentenceCodes) -> np.nd
 def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Planted tagging: draw labels exactly from the conditional random field.
 
-    By forward filtering and backward sampling, from `emissions` [sentences, time, labels] and `inside` [sentences,
-    time] to labels [sentences, time].
-    """
-    move = np.exp(truth.transitions)  # [label before, label], factors of transitions
+    The method is forward filtering and backward sampling. `emissions` has the scores of labels at each token. `inside`
+    is false after the end of a sentence."""
+    move = np.exp(truth.transitions)  # shape [previous label, label]: exp of transition weights
     evidence = np.exp(emissions - emissions.max(axis=-1, keepdims=True))
     forward = np.empty_like(evidence)
     arriving = move[0]  # the label before a sentence is O
@@ -251,7 +246,7 @@ def _draw_tags(rng: np.random.Generator, truth: Truth, emissions: np.ndarray, in
         forward[:, time] = mass / mass.sum(axis=-1, keepdims=True)
         arriving = forward[:, time] @ move
     labels = np.zeros(inside.shape, dtype=np.int64)
-    leaving = np.ones((len(inside), len(LABELS)))  # [sentences, labels], factor of the transition to the next label
+    leaving = np.ones((len(inside), len(LABELS)))  # exp of the transition weight to the next label
     for time in reversed(range(inside.shape[1])):
         labels[:, time] = _draw(rng, forward[:, time] * leaving)
         leaving = np.where(inside[:, time, None], move.T[labels[:, time]], 1.0)

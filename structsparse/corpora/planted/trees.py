@@ -1,19 +1,18 @@
 """Planted trees: sentences and trees drawn from a seeded model in which only some kinds of arc features have weights.
 
-A word is a lemma and an ending. The lemma determines the part of speech, the ending determines `xpos`. Parts of speech
-follow a Markov chain. The trees of a sentence have one root and the probabilities
+- A word is a lemma and an ending. The lemma determines the part of speech (upos), and the ending determines `xpos`.
+- Parts of speech follow a Markov chain.
+- Each tree has one root. The probability of a tree is proportional to
 
-    p(tree | sentence)  ~  exp( sum over the arcs of the tree from h to m of
+    exp( sum over the arcs of the tree from head h to word m of
         direction[upos_h, upos_m, left or right of h] + valency[lemma_h, upos_m] + distance[|h - m|] )
 
-where h and m are the positions of a head and of a word. The root is at position 0, before the first word; it has a
-special part of speech and no lemma. Trees are drawn exactly, so that no other kind of feature carries information. The
-tables are balanced: the weights of arcs to the left and to the right are opposite, and lemmas come in equally frequent
-pairs with opposite weights. Therefore neither `upos_h & upos_m` nor `upos_h & upos_m & distance` is informative. Word
-forms, `xpos`, neighbouring words and words between head and word have no weights. The effect of distance is chosen so
-that a given share of the arcs is non-projective. The parts of speech of a word and of its head
-and the direction of the arc determine the relation of the word.
-"""
+Here h and m are positions in the sentence; the root is at position 0.
+
+The weights are balanced: arcs to the left and to the right have opposite weights, and lemmas come in equally frequent
+pairs with opposite weights. Therefore coarser features such as `upos_h & upos_m` are not informative. Word forms,
+`xpos` and other words of the sentence have no weights. The effect of distance is chosen to make a given share of the
+arcs non-projective."""
 
 from __future__ import annotations
 
@@ -27,20 +26,20 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.conllu import TreeReader
 from structsparse.corpora.treebank import Treebank, nonprojective
 
-KINDS = ("upos[h] & upos[m] & direction", "lemma[h] & upos[m]", "distance")  # arc features with weights
+KINDS = ("upos[h] & upos[m] & direction", "lemma[h] & upos[m]", "distance")  # arc features with nonzero weights
 UPOS = ("ADJ", "ADP", "ADV", "DET", "NOUN", "PROPN", "PUNCT", "VERB")
 MARKS = ",.;:!?"  # the lemmas of the part of speech PUNCT
-PAIR_MASS = (3, 2, 1)  # relative frequencies of the three pairs of lemmas of a part of speech
+PAIR_MASS = (3, 2, 1)  # relative frequencies of the three lemma pairs in each part of speech
 LEMMAS = 2 * len(PAIR_MASS)  # number of lemmas of each part of speech
 ENDINGS = ("", "n", "sta")
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 RELATIONS = ("acl", "amod", "case", "dep", "nsubj", "obj", "obl")
-BINS = (1, 2, 3, 4, 5, 6, 11)  # smallest distance of each bin of distances
-STRENGTH = 3.0  # scale of directions and valencies, whose sizes are 0.5 to 1.5 times as large
+BINS = (1, 2, 3, 4, 5, 6, 11)  # arc distances are grouped into bins; this is the smallest distance in each bin
+STRENGTH = 3.0  # direction and valency weights are 0.5 to 1.5 times this number, with either sign
 ROOT_SPREAD = 3.0  # standard deviation of the weights of arcs from the root
-MOST = 7.0  # largest effect of distance: beyond, matrix inverses lose too many digits
-SHORTEST, MEAN_LENGTH = 4, 12  # least and mean number of words of a sentence
-PILOT = 400  # number of sentences from which the effect of distance is chosen
+MOST = 7.0  # maximum effect of distance; for larger effects, matrix inverses are inaccurate
+SHORTEST, MEAN_LENGTH = 4, 12  # minimum and mean number of words of a sentence
+PILOT = 400  # number of sample sentences for choosing the effect of distance
 CHUNK = 1000  # number of sentences whose trees are drawn at once
 LEFT, RIGHT = 0, 1
 
@@ -49,14 +48,14 @@ LEFT, RIGHT = 0, 1
 class Truth:
     """The true model that planted trees are drawn from.
 
-    Lemmas are numbered by part of speech, LEMMAS for each part of speech."""
+    Each part of speech has LEMMAS lemmas with consecutive indices."""
 
     lemmas: tuple[str, ...]  # spellings
-    root: np.ndarray  # [upos], weight of the arc from the root to a word
-    direction: np.ndarray  # [upos of the head, upos, LEFT or RIGHT of the head], weights of arcs
-    valency: np.ndarray  # [lemma of the head, upos], weights of arcs
-    distance: np.ndarray  # [bins of distance], weights of arcs
-    relations: np.ndarray  # [upos of the head, upos, LEFT or RIGHT], codes into RELATIONS
+    root: np.ndarray  # shape [upos]: weight of the arc from the root to a word
+    direction: np.ndarray  # shape [upos of head, upos of word, LEFT or RIGHT of head]: arc weights
+    valency: np.ndarray  # shape [lemma of head, upos of word]: arc weights
+    distance: np.ndarray  # shape [distance bins]: arc weights
+    relations: np.ndarray  # shape [upos of head, upos of word, LEFT or RIGHT of head]: index in RELATIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +70,15 @@ class PlantedTreebank:
 
 @dataclass(frozen=True, eq=False)
 class _SentenceCodes:
-    """Sentences of planted trees as codes.
+    """Sentences of planted trees as integer codes (arrays of shape [sentences, longest sentence])."""
 
-    Each array has the shape [sentences, time]."""
-
-    inside: np.ndarray  # bool, false after the end of a sentence
-    lemma: np.ndarray  # codes into the lemmas
-    ending: np.ndarray  # codes into ENDINGS
+    inside: np.ndarray  # bool: false after the end of a sentence
+    lemma: np.ndarray  # index in the list of lemmas
+    ending: np.ndarray  # index in ENDINGS
 
     @property
     def upos(self) -> np.ndarray:
-        """The part of speech of each word in sentences of planted trees: codes into UPOS, [sentences, time]."""
+        """The part of speech of each word in sentences of planted trees, as an index in UPOS."""
         return self.lemma // LEMMAS
 
     def part(self, begin: int, end: int) -> _SentenceCodes:
@@ -100,7 +97,7 @@ def planted_treebank(
         if size < 1:
             raise UserError(f"data.{name} is {size}, expected at least one sentence")
     words, tables, pilot, texts, trees = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(5))
-    chain = words.dirichlet(np.full(len(UPOS), 0.7), len(UPOS))  # [upos before, upos], probabilities
+    chain = words.dirichlet(np.full(len(UPOS), 0.7), len(UPOS))  # shape [previous upos, upos]: probabilities
     truth = _choose_distance(_draw_truth(tables, _spell(words)), _draw_text(pilot, chain, PILOT), nonprojective, seed)
     text = _draw_text(texts, chain, train + dev + test)
     heads = draw_trees(trees, truth, text)
@@ -114,7 +111,7 @@ def planted_treebank(
 
 
 def _spell(rng: np.random.Generator) -> tuple[str, ...]:
-    """Planted trees: draw the spellings of all lemmas, by part of speech."""
+    """Planted trees: draw the spellings of all lemmas, one part of speech after the other."""
     syllables = [a + b for a, b in product(CONSONANTS, VOWELS)]
     stems = [a + b for a, b in product(syllables, syllables)]
     chosen = iter(rng.permutation(len(stems))[: len(UPOS) * LEMMAS].tolist())
@@ -122,7 +119,7 @@ def _spell(rng: np.random.Generator) -> tuple[str, ...]:
 
 
 def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
-    """Planted trees: draw the true model, in which distance has no effect yet."""
+    """Planted trees: draw the true model; the weights of distances are still zero."""
     pos, pairs = len(UPOS), len(PAIR_MASS)
     right, first = (
         STRENGTH * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)
@@ -139,12 +136,12 @@ def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
 
 
 def _choose_distance(truth: Truth, text: _SentenceCodes, nonprojective_share: float, seed: int) -> Truth:
-    """Planted trees: choose the effect of distance that gives a share of non-projective arcs, by bisection.
+    """Planted trees: choose, by bisection, the effect of distance for a given share of non-projective arcs.
 
-    Returns the model with the chosen effect of distance; `text` has sample sentences."""
+    The share is measured on the sample sentences `text`. Returns the model with the chosen effect."""
 
     def share(effect: float) -> tuple[float, Truth]:
-        """The share of non-projective arcs in planted trees under an effect of distance, and the model."""
+        """Planted trees: try an effect of distance; returns the share of non-projective arcs, and the model."""
         tried = Truth(**{**vars(truth), "distance": -effect * np.log2(BINS)})
         heads = draw_trees(np.random.default_rng(seed), tried, text)[text.inside]
         offsets = np.concatenate([[0], np.cumsum(text.inside.sum(axis=1))])
@@ -179,7 +176,7 @@ def _draw_text(rng: np.random.Generator, chain: np.ndarray, sentences: int) -> _
 
 
 def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> np.ndarray:
-    """Draw a planted tree for each sentence: heads from 1 on, 0 for the root, int64 [sentences, time]."""
+    """Draw a planted tree for each sentence; returns the head of each word (from 1 on, 0 for the root)."""
     heads = np.zeros(text.inside.shape, dtype=np.int64)
     for begin in range(0, len(heads), CHUNK):
         part = text.part(begin, begin + CHUNK)
@@ -188,13 +185,12 @@ def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> 
 
 
 def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.ndarray]:
-    """Planted trees: weights of arcs between words and from the root.
+    """Planted trees: the weights exp(score) of arcs between words, and of arcs from the root.
 
-    Returns [sentences, head, word] and [sentences, word]. The weight of an arc is exp(score), divided by the largest
-    exp(score) of all arcs from other words to the same word. Root weights are also divided by the largest root weight
-    of the sentence. Outside of the sentence, weights are 0."""
+    Returns arrays of shape [sentences, head, word] and [sentences, word]. Against overflow, weights are divided by
+    factors that do not change the probabilities of trees. After the end of a sentence, weights are 0."""
     place = np.arange(text.inside.shape[1])
-    side = np.where(place > place[:, None], RIGHT, LEFT)  # [head, word]: on which side of the head the word is
+    side = np.where(place > place[:, None], RIGHT, LEFT)  # shape [head, word]: on which side of the head the word is
     upos = text.upos
     scores = truth.direction[upos[:, :, None], upos[:, None, :], side]
     scores = scores + truth.valency[text.lemma[:, :, None], upos[:, None, :]]
@@ -202,29 +198,27 @@ def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.nda
     roots = truth.root[upos] + truth.distance[distance_bin(place + 1)]
     possible = text.inside[:, :, None] & text.inside[:, None, :] & (place != place[:, None])
     scores = np.where(possible, scores, -np.inf)
-    best = np.where(text.inside, scores.max(axis=1), 0)  # finite: sentences have at least two words
+    best = np.where(text.inside, scores.max(axis=1), 0)  # finite, because sentences have at least two words
     roots = np.where(text.inside, roots - best, -np.inf)
     return np.exp(scores - best[:, None]), np.exp(roots - roots.max(axis=1, keepdims=True))
 
 
 def distance_bin(distance: np.ndarray) -> np.ndarray:
-    """Planted trees: the bin of the distance of each arc; distance 0, which no arc has, counts as 1."""
+    """Planted trees: the index of the distance bin of each arc; distance 0, which no arc has, counts as 1."""
     return np.maximum(np.searchsorted(BINS, distance, side="right") - 1, 0)
 
 
 def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Draw planted trees exactly: the root, then the head of each word given the heads drawn before.
+    """Draw planted trees exactly: first the root, then the head of each word, given the heads already drawn.
 
-    By the matrix-tree theorem, the weights of all trees with a given root sum to the determinant of a Laplacian matrix.
-    The inverse of the matrix gives the probabilities of arcs. From `arcs` [sentences, head, word], `roots` [sentences,
-    word] and `inside` [sentences, time] to heads [sentences, time].
-    """
+    By the matrix-tree theorem, the inverse of a Laplacian matrix gives the probabilities of arcs. `arcs` has arc
+    weights (shape [sentences, head, word]), `roots` root weights (shape [sentences, word])."""
     sentences, time = np.arange(len(inside)), inside.shape[1]
-    laplacian = -arcs  # [sentences, head, word]
+    laplacian = -arcs  # shape [sentences, head, word]
     laplacian[:, range(time), range(time)] = np.where(inside, arcs.sum(axis=1), 1)
     rooted = laplacian.copy()
     rooted[:, 0] = roots
-    root = _draw(rng, roots * np.linalg.inv(rooted)[:, :, 0])  # by probabilities of roots, Koo et al. (2007)
+    root = _draw(rng, roots * np.linalg.inv(rooted)[:, :, 0])  # root probabilities of Koo et al. (2007)
     laplacian[sentences, root], laplacian[sentences, :, root] = 0, 0
     laplacian[sentences, root, root] = 1
     inverse, heads = np.linalg.inv(laplacian), np.zeros(inside.shape, dtype=np.int64)
@@ -233,7 +227,7 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
         odds = inverse[open_, word, word][:, None] - np.where(_is(root[open_], time), 0, inverse[open_, word])
         head = _draw(rng, arcs[open_, :, word] * odds)
         heads[open_, word] = head + 1
-        # The drawn arc changes the word's column of the Laplacian: a rank-one update of the inverse.
+        # The drawn arc changes one column of the Laplacian: this is a rank-one update of the inverse.
         from_root = (head == root[open_])[:, None]
         column = inverse[open_, :, word] - np.where(from_root, 0, inverse[open_, :, head])
         row = inverse[open_, word] / column[:, word][:, None]
@@ -243,14 +237,14 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
 
 
 def _is(codes: np.ndarray, count: int) -> np.ndarray:
-    """Planted trees: one-hot rows for the codes of heads, bool [rows, count]."""
+    """Planted trees: one-hot rows for the codes of heads (bool array of shape [rows, count])."""
     return codes[:, None] == np.arange(count)
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """Planted trees: draw a random head for each row of masses [rows, heads].
+    """Planted trees: draw a random head for each row of `mass`, an array of shape [rows, heads].
 
-    The masses of a row are proportional to probabilities; rounding may make them slightly negative."""
+    A row has the probabilities of heads, not normalized. Rounding may make them slightly negative."""
     bounds = np.cumsum(np.maximum(mass, 0), axis=1)
     return (rng.random((len(mass), 1)) * bounds[:, -1:] >= bounds[:, :-1]).sum(axis=1)
 

@@ -1,10 +1,13 @@
 """Brown clustering (Brown et al. 1992): a binary tree of word classes, from the bigrams of a text.
 
-The algorithm keeps a window of classes (Liang 2005). Each of the most frequent words starts as a class. Each further
-word is added as a class, and then one pair of classes is merged: the pair whose merge loses the least average mutual
-information of neighbouring classes. At the end the remaining classes are merged to one, which makes the tree. The
-window is the only approximation: each merge is the best of all pairs of classes in the window
-(kernels/features/brown.py)."""
+The algorithm of Liang (2005) has three steps:
+
+- Each of the most frequent words starts as a class.
+- Each further word is added as a class, and then two classes are merged. Of all pairs of classes, this pair loses the
+  least average mutual information of neighbouring classes.
+- At the end, the remaining classes are merged one pair at a time. These merges form the tree.
+
+The merges are computed in kernels/features/brown.py."""
 
 from __future__ import annotations
 
@@ -18,21 +21,21 @@ from structsparse.base import cache
 from structsparse.base.errors import UserError
 from structsparse.kernels.features import brown as kernel
 
-NAMED = 3  # largest number of words in the name of a tree node
+NAMED = 3  # maximum number of words in the name of a tree node
 
 
 @dataclass(frozen=True)
 class WordTree:
     """A binary tree of word classes, as Brown clustering makes it.
 
-    Nodes 0 .. classes - 1 are classes; then comes one node for each merge, the root last. The words below a node are
-    order[begins[node] : ends[node]]."""
+    Nodes 0 to classes - 1 are the classes. Each further node is a merge of two nodes; the last node is the root. The
+    words below a node have the codes order[begins[node] : ends[node]]."""
 
-    words: tuple[str, ...]  # the word of each code
-    frequency: np.ndarray  # int64 [words] number of occurrences of each code in the text
-    leaf: np.ndarray  # int32 [words] the class of each code, -1 for words that are not in the text
-    children: np.ndarray  # int32 [classes - 1, 2] the two nodes of each merge, the one with bit 0 first
-    losses: np.ndarray  # float64 [classes - 1] average mutual information lost by each merge, in nats
+    words: tuple[str, ...]  # words[c] is the word with the code c
+    frequency: np.ndarray  # int64 array: number of occurrences of each word in the text
+    leaf: np.ndarray  # int32 array: the class of each word, -1 for words that are not in the text
+    children: np.ndarray  # int32, shape [classes - 1, 2]: the two nodes that each merge joins
+    losses: np.ndarray  # float64, shape [classes - 1]: average mutual information that each merge loses, in nats
 
     @property
     def classes(self) -> int:
@@ -41,12 +44,12 @@ class WordTree:
 
     @property
     def nodes(self) -> int:
-        """Brown tree: the number of nodes, which are leaves and merges of word classes."""
+        """Brown tree: the number of nodes, which are the word classes (leaves) and the merges."""
         return len(self.children) + self.classes
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Brown tree: the number of words below each node: int64 [nodes]"""
+        """Brown tree: the number of words below each node (int64 array of shape [nodes])."""
         sizes = np.zeros(self.nodes, np.int64)
         sizes[: self.classes] = np.bincount(self.leaf[self.leaf >= 0], minlength=self.classes)
         for k, (left, right) in enumerate(self.children.tolist()):
@@ -55,7 +58,7 @@ class WordTree:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """Brown tree: the position in `order` of the first word below each node: int64 [nodes]"""
+        """Brown tree: the index in `order` of the first word below each node (int64 array of shape [nodes])."""
         begins = np.zeros(self.nodes, np.int64)
         for k in range(len(self.children) - 1, -1, -1):
             left, right = self.children[k]
@@ -65,14 +68,14 @@ class WordTree:
 
     @property
     def ends(self) -> np.ndarray:
-        """Brown tree: the position in `order` after the last word below each node: int64 [nodes]"""
+        """Brown tree: the index in `order` after the last word below each node (int64 array of shape [nodes])."""
         return self.begins + self.sizes
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Brown tree: the codes of all clustered words, class after class: int64 [words]
+        """Brown tree: the codes of all clustered words, class after class (int64 array).
 
-        Classes have the order of the leaves in the tree. The most frequent words of a class come first."""
+        The classes are in the order of the leaves in the tree. Within a class, the most frequent words come first."""
         clustered = np.flatnonzero(self.leaf >= 0)
         return clustered[np.lexsort((clustered, -self.frequency[clustered], self.begins[self.leaf[clustered]]))]
 
@@ -98,10 +101,9 @@ class WordTree:
 
 
 def brown_tree(documents, classes: int = 5000, megabytes: int = 0) -> WordTree:
-    """The tree of Brown clusters of the words of documents.
+    """Cluster the words of documents into a Brown tree.
 
-    Bigrams do not cross documents. Words are ranked by frequency, ties by code. With fewer words than classes, each
-    word is a class. `megabytes` limits the cache of results."""
+    Bigrams do not cross documents. With fewer words than `classes`, each word is a class."""
     if type(classes) is not int or classes < 1:
         raise UserError(f"Brown clustering into {classes!r} classes: expected a whole number of at least 1")
     if not len(documents.tokens):
@@ -114,9 +116,9 @@ def brown_tree(documents, classes: int = 5000, megabytes: int = 0) -> WordTree:
 
 
 def _cluster(tokens: np.ndarray, offsets: np.ndarray, classes: int) -> dict[str, np.ndarray]:
-    """Brown clustering of coded words, as arrays: leaf [codes], children [2 (classes - 1)], losses [classes - 1]
+    """Brown clustering of coded words; returns the class of each word and the merges, as arrays for the cache.
 
-    offsets: the first token of each document, then the number of tokens"""
+    `offsets` has the index of the first token of each document, then the number of tokens."""
     frequency = np.bincount(tokens)
     ranked = np.argsort(-frequency, kind="stable")[: np.count_nonzero(frequency)]
     rank = np.full(len(frequency), -1, np.int64)
@@ -132,10 +134,10 @@ def _cluster(tokens: np.ndarray, offsets: np.ndarray, classes: int) -> dict[str,
 
 
 def bigrams(ranks: np.ndarray, offsets: np.ndarray, words: int) -> tuple:
-    """Brown clustering: bigram counts of documents, and the neighbours of each word.
+    """Brown clustering: count the bigrams of documents, and collect the neighbours of each word.
 
-    The counts [2, words] say how often each word comes first and second in a bigram. Neighbours are (offsets, words,
-    counts) of the words after each word, and the same of the words before each word."""
+    Returns three values. The first is an array of shape [2, words]: how often each word comes first and second in a
+    bigram. The others are the words after each word and the words before each word, in the form of `_neighbours`."""
     inside = np.ones(len(ranks), bool)
     # the first word of a document is not the second word of a bigram
     inside[np.asarray(offsets[1:-1])[np.asarray(offsets[1:-1]) < len(ranks)]] = False
@@ -146,33 +148,33 @@ def bigrams(ranks: np.ndarray, offsets: np.ndarray, words: int) -> tuple:
 
 
 def _neighbours(of: np.ndarray, neighbour: np.ndarray, words: int) -> tuple:
-    """Brown clustering: (offsets, words, counts) of the distinct neighbours of each word.
+    """Brown clustering: collect the distinct neighbours of each word, with counts.
 
-    Word w has the neighbours words[offsets[w] : offsets[w + 1]]. The input has each occurrence of a pair of words:
-    `of` and its `neighbour`."""
+    `of` and `neighbour` have an entry for each occurrence of two neighbouring words. Returns offsets, neighbours,
+    counts; word w has the neighbours neighbours[offsets[w] : offsets[w + 1]]."""
     pairs, counts = np.unique(of.astype(np.int64) * words + neighbour, return_counts=True)
     offsets = np.searchsorted(pairs, np.arange(words + 1) * words)
     return offsets, (pairs % words).astype(np.int32), counts.astype(np.int32)
 
 
 def _logarithms(most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Brown clustering: tables of x log x and log x for the counts x = 0 .. 2 most, as fixed-point numbers.
+    """Brown clustering: tables of x log x and of log x for the integers x from 0 to 2 * `most`.
 
-    The unit is 2^-SHIFT. Both tables are 0 at x = 0."""
+    The values are fixed-point numbers in units of 2^-SHIFT (SHIFT is a constant of the kernel)."""
     x = np.arange(2 * most + 1, dtype=np.float64)
     log = np.log(np.maximum(x, 1))
     return tuple(np.rint(np.ldexp(values, kernel.SHIFT)).astype(np.int64) for values in (x * log, log))
 
 
 def _tree(merges: np.ndarray, words: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Brown clustering: the word tree of the merges, as the class of each rank and the children of each merge.
+    """Brown clustering: make the word tree from the merges; returns the classes and the two nodes of each merge.
 
-    Classes are numbered by the ranks of their most frequent words."""
+    Words are given by their rank in frequency. Classes are numbered in the order of their most frequent words."""
     above = np.arange(words)
     for one, other in merges[: words - classes].tolist():
-        above[other] = one  # class `other` is merged into class `one`, and one < other
+        above[other] = one  # `other` is merged into `one`, and one < other
     for word in range(words):
-        above[word] = above[above[word]]  # above[word] <= word, and smaller words have their final class
+        above[word] = above[above[word]]  # above[word] <= word, and all smaller words already have their final class
     firsts, leaf = np.unique(above, return_inverse=True)
     node = np.empty(words, np.int64)
     node[firsts] = np.arange(classes)
@@ -186,7 +188,7 @@ def _tree(merges: np.ndarray, words: int, classes: int) -> tuple[np.ndarray, np.
 def mutual_information(tokens: np.ndarray, offsets: np.ndarray, class_of: np.ndarray) -> float:
     """Brown clustering: average mutual information of neighbouring word classes, in nats.
 
-    class_of [codes]: the class of each word"""
+    `class_of` has the class of each word code."""
     totals, (bounds, second, counts), _ = bigrams(class_of[tokens], offsets, int(class_of.max()) + 1)
     first = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     total = counts.sum()

@@ -11,16 +11,16 @@ import numpy as np
 from structsparse.base import cache
 from structsparse.base.errors import UserError
 
-NAMED = 3  # largest number of words in the name of a topic
+NAMED = 3  # maximum number of words in the name of a topic
 
 
 @dataclass(frozen=True)
 class Topics:
     """Topics of documents: the most probable words of each topic, in order of probability."""
 
-    words: tuple[str, ...]  # the word of each code
-    codes: np.ndarray  # int32, codes of the most probable words, topic after topic
-    sizes: np.ndarray  # int64 [topics] number of words of each topic, at most the requested number
+    words: tuple[str, ...]  # words[c] is the word with the code c
+    codes: np.ndarray  # int32 array: codes of the most probable words, topic after topic
+    sizes: np.ndarray  # int64 array: how many entries of `codes` each topic has
 
     def name(self, topic: int) -> str:
         """The name of a topic, such as `topic 17: space orbit launch ...`."""
@@ -33,10 +33,9 @@ class Topics:
 def lda(
     documents, topics: int = 1000, top: int = 10, iterations: int = 100, seed: int = 0, megabytes: int = 0
 ) -> Topics:
-    """Topics of documents by latent Dirichlet allocation, each with at most `top` most probable words.
+    """Find topics of documents by latent Dirichlet allocation, each with its `top` most probable words.
 
-    The same seed gives the same topics. A word that was never drawn for a topic is left out of this topic.
-    `megabytes` limits the cache of results."""
+    A topic has fewer words if the sampler drew fewer words for the topic. The same seed gives the same topics."""
     options = {"topics": topics, "top": top, "iterations": iterations}
     for name, number in options.items():
         if type(number) is not int or number < 1:
@@ -61,11 +60,11 @@ def _tomotopy():
 
 
 def _sampled(tomotopy, documents, topics: int, top: int, iterations: int, seed: int) -> dict[str, np.ndarray]:
-    """Train a topic model: arrays of the codes of top words, topic after topic, and of the sizes of topics.
+    """Train a topic model; returns the codes of the top words, topic after topic, and the word count of each topic.
 
-    Words are passed to tomotopy as the digits of their codes, so that no word is empty or split."""
+    Each word is passed to tomotopy as the digits of its code. Thus no word is empty or split."""
     model = tomotopy.LDAModel(k=topics, seed=seed)
-    model.optim_interval = 0  # keep equal priors of topics; with fitted priors, half of 1000 topics are empty
+    model.optim_interval = 0  # keep equal topic priors; with fitted priors, half of 1000 topics are empty
     digits = [str(code) for code in range(len(documents.words))]
     offsets = documents.offsets.tolist()
     for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
@@ -76,7 +75,7 @@ def _sampled(tomotopy, documents, topics: int, top: int, iterations: int, seed: 
     model.train(iterations, workers=1)  # more workers make the result depend on timing
     codes, sizes = [], []
     vocabulary = np.array([int(word) for word in model.used_vocabs])
-    least = model.eta * 1.5  # a word that was never drawn for the topic has count eta
+    least = model.eta * 1.5  # counts include the prior eta; a word never drawn for the topic has the count eta
     for topic in range(model.k):
         share = np.asarray(model.get_topic_word_dist(topic, normalize=False))
         order = np.lexsort((vocabulary, -share))[:top]

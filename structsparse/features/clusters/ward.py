@@ -1,10 +1,10 @@
 """Ward's tree over word vectors: a binary tree of clusters of words that occur in similar contexts.
 
-Word vectors start from the positive pointwise mutual information of words in a window (Bullinaria and Levy 2007). A
-singular value decomposition reduces the dimensions (Levy and Goldberg 2014), and the vectors are scaled to length 1.
-Ward's method (1963) always merges two clusters whose merge adds least to the squared distances of vectors from
-cluster means. The tree is made from the most frequent words; each further word joins the class of the nearest
-frequent word."""
+- A word is described by its positive pointwise mutual information with neighbouring words (Bullinaria and Levy 2007).
+- A singular value decomposition turns these values into word vectors of length 1 (Levy and Goldberg 2014).
+- Ward's method (1963) merges two clusters at a time. Each merge adds as little as possible to the squared distances
+  between vectors and cluster means.
+- The tree is made from the most frequent words. Each other word joins the class of the nearest frequent word."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from structsparse.base import cache
 from structsparse.base.errors import UserError
 from structsparse.features.clusters.brown import WordTree
 
-SMOOTHING = 0.75  # exponent of a neighbour's frequency, so that rare neighbours have less information
-BLOCK = 2048  # number of word vectors that are compared with all candidates at a time
+SMOOTHING = 0.75  # exponent of neighbour frequencies; reduces the information of rare neighbours
+BLOCK = 2048  # number of word vectors compared at a time, which limits the memory
 
 
 def ward_tree(documents, classes: int = 5000, dimensions: int = 40, window: int = 5, megabytes: int = 0) -> WordTree:
-    """Ward's tree over the vectors of the `classes` most frequent words of documents.
+    """Make Ward's tree over the vectors of the `classes` most frequent words of documents.
 
-    Neighbours are words at a distance of at most `window` within a document. The loss of a merge is Ward's distance.
-    `megabytes` limits the cache of results."""
+    The neighbours of a word are the words at most `window` positions away in the same document."""
     options = {"classes": classes, "dimensions": dimensions, "window": window}
     for name, number in options.items():
         if type(number) is not int or number < 1:
@@ -38,14 +37,14 @@ def ward_tree(documents, classes: int = 5000, dimensions: int = 40, window: int 
     frequency = np.bincount(documents.tokens, minlength=len(documents.words))
     leaf = np.full(len(documents.words), -1, np.int32)
     leaf[: len(arrays["leaf"])] = arrays["leaf"]
-    losses = arrays["losses"].view(np.float64)  # the cache holds the bits of the float64 numbers as int64
+    losses = arrays["losses"].view(np.float64)  # the cache stores the bits of float64 numbers as int64
     return WordTree(tuple(documents.words), frequency, leaf, arrays["children"].reshape(-1, 2), losses)
 
 
 def _tree(tokens: np.ndarray, offsets: np.ndarray, classes: int, dimensions: int, window: int) -> dict:
-    """Ward's tree of coded words, as arrays: leaf [codes], children [2 (classes - 1)], losses [classes - 1]
+    """Ward's tree of coded words; returns the class of each word and the merges, as arrays for the cache.
 
-    Losses are the bits of float64 numbers, stored as int64."""
+    The losses of the merges are float64 numbers, whose bits are stored as int64."""
     frequency = np.bincount(tokens)
     ranked = np.argsort(-frequency, kind="stable")[: np.count_nonzero(frequency)]
     rank = np.full(len(frequency), -1, np.int64)
@@ -67,10 +66,10 @@ def _tree(tokens: np.ndarray, offsets: np.ndarray, classes: int, dimensions: int
 def word_vectors(
     ranks: np.ndarray, offsets: np.ndarray, words: int, contexts: int, dimensions: int, window: int
 ) -> np.ndarray:
-    """Word vectors of length 1 for Ward's tree: float64 [words, dimensions]
+    """Word vectors of length 1 for Ward's tree (float64 array of shape [words, dimensions]).
 
-    Words without informative neighbours have the vector zero. The `contexts` most frequent words count as
-    neighbours. The dimensions are singular vectors of the mutual information of words and neighbours."""
+    The `contexts` most frequent words count as neighbours. A word without informative neighbours has the vector zero.
+    The vectors come from a singular value decomposition of the mutual information of words and neighbours."""
     contexts = min(contexts, words)
     information = neighbour_information(ranks, offsets, words, contexts, window)
     if min(contexts, words) <= dimensions:
@@ -79,7 +78,7 @@ def word_vectors(
         start = np.random.default_rng(0).standard_normal(contexts)  # makes the result of svds deterministic
         _, values, right = sparse.linalg.svds(information[:contexts], dimensions, v0=start)
     scale = np.where(values > values.max(initial=0) * 1e-9, values, np.inf) ** -0.5
-    vectors = information @ (right.T * scale)  # for the frequent words this equals left singular vectors * sqrt(values)
+    vectors = information @ (right.T * scale)  # frequent words: left singular vectors * sqrt(values)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 
@@ -87,7 +86,9 @@ def word_vectors(
 def neighbour_information(
     ranks: np.ndarray, offsets: np.ndarray, words: int, contexts: int, window: int
 ) -> sparse.csr_array:
-    """Word vectors of Ward's tree: positive pointwise mutual information of words and neighbours: [words, contexts]"""
+    """Word vectors of Ward's tree: the positive pointwise mutual information of words and neighbours.
+
+    Returns a sparse matrix of shape [words, contexts]."""
     document = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     counts = sparse.csr_array((words, contexts))
     for distance in range(1, window + 1):
@@ -106,6 +107,6 @@ def neighbour_information(
 
 
 def nearest(vectors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Ward's tree: the number of the candidate vector with the largest cosine, for each word vector: int64 [vectors]"""
+    """Ward's tree: for each word vector, the index of the candidate with the largest cosine (int64 array)."""
     blocks = [vectors[k : k + BLOCK] @ candidates.T for k in range(0, len(vectors), BLOCK)]
     return np.concatenate([block.argmax(1) for block in blocks] or [np.empty(0, np.int64)])

@@ -1,11 +1,11 @@
 """Kernels of an adaptive binary arithmetic coder: compress symbols to about as many bits as their entropy.
 
-A symbol of `width` bits is coded bit by bit, the highest bit first. The probability of each bit is estimated while
-coding, separately for each context and for each prefix of higher bits of the symbol. The estimate is (ones + 1/2) /
-(all + 1) for `ones` 1 bits among `all` bits coded before (Krichevsky and Trofimov 1981). All arithmetic is in integers,
-so that every machine writes and reads the same bytes.
-
-The context of symbol i is contexts[i]. If chained[i] is true, the context is contexts[i] + 1 + symbols[i - 1] instead.
+- A symbol of `width` bits is coded bit by bit, the highest bit first.
+- The coder estimates the probability of each bit from the bits before. There is one estimate for each context and each
+  prefix of higher bits of the symbol. After `ones` 1 bits among `all` bits, the probability of a 1 bit is (ones + 1/2)
+  / (all + 1) (Krichevsky and Trofimov 1981).
+- The context of symbol i is contexts[i]. If chained[i] is true, it is contexts[i] + 1 + symbols[i - 1].
+- All arithmetic is in integers. Every machine therefore writes and reads the same bytes.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ import numpy as np
 from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
-LONGEST = 1 << 14  # when the count of 0 or 1 bits reaches this limit, both are halved, so older bits weigh less
+LONGEST = 1 << 14  # when a bit count reaches this limit, all are halved; older bits then weigh less
 _SHIFT = 16  # probabilities are integers in units of 2^-16
 _ONE = 1 << _SHIFT
-_BYTE, _TOP, _WORD = 1 << 24, 0xFF000000, 0xFFFFFFFF  # least interval length; masks of the top byte and of 32 bits
+_BYTE, _TOP, _WORD = 1 << 24, 0xFF000000, 0xFFFFFFFF  # least interval length; bit masks of the top byte and of 32 bits
 
 
 @njit(inline="always")
 def _zero_share(counts, node):
     """Arithmetic coder kernel: the probability of a 0 bit in units of 2^-16, at least 1 and less than 2^16.
 
-    counts[node] holds the numbers of 0 bits and of 1 bits that were coded before in the same context.
-    """
+    counts[node] holds how many 0 bits and 1 bits were coded before in the same context."""
     zeros, ones = np.int64(counts[node, 0]), np.int64(counts[node, 1])
     return min(max(((2 * zeros + 1) << _SHIFT) // (2 * (zeros + ones) + 2), 1), _ONE - 1)
 
 
 @njit(inline="always")
 def _count(counts, node, bit):
-    """Arithmetic coder kernel: add a coded bit to counts[node], and halve both counts at the limit."""
+    """Arithmetic coder kernel: add a coded bit to counts[node]; both counts are halved if one reaches LONGEST."""
     counts[node, bit] += 1
     if counts[node, bit] == LONGEST:
         counts[node, 0] >>= 1
@@ -53,10 +52,9 @@ def _carry(encoded, size):
 def encode(symbols, contexts, chained, width, counts, encoded):
     """Arithmetic coder kernel: compress symbols into the array `encoded`; returns the number of bytes used.
 
-    `symbols` (uint8 or int32), `contexts` (int32) and `chained` (bool) have one element per symbol. `encoded` (uint8)
-    needs room for 2 * width + 1 bytes per symbol and 8 more. `counts` (uint16 [2^width * number of contexts, 2]) must
-    be zero and receives the bit counts.
-    """
+    - `symbols` (uint8 or int32), `contexts` (int32) and `chained` (bool) have one element per symbol.
+    - `encoded` (uint8) needs room for 2 * width + 1 bytes per symbol, plus 8.
+    - `counts` (uint16 [2^width * number of contexts, 2]) must be zero, and gets the bit counts."""
     low, span, size = 0, _WORD, 0
     for i in range(len(symbols)):
         symbol, context = np.int64(symbols[i]), np.int64(contexts[i])
@@ -81,12 +79,12 @@ def encode(symbols, contexts, chained, width, counts, encoded):
                 size += 1
                 low = (low << 8) & _WORD
                 span <<= 8
-    low = (low + _BYTE - 1) & (_TOP | (_WORD + 1))  # the number in the interval that ends in the most zeros
+    low = (low + _BYTE - 1) & (_TOP | (_WORD + 1))  # round up to a multiple of 2^24, which is still in the interval
     if low > _WORD:
         _carry(encoded, size)
     encoded[size] = (low & _WORD) >> 24
     size += 1
-    while size and encoded[size - 1] == 0:  # zeros at the end are dropped, as the decoder reads zeros beyond the end
+    while size and encoded[size - 1] == 0:  # final zero bytes are dropped; the decoder reads zeros beyond the end
         size -= 1
     return size
 
@@ -95,8 +93,7 @@ def encode(symbols, contexts, chained, width, counts, encoded):
 def decode(encoded, contexts, chained, width, counts, symbols):
     """Arithmetic coder kernel: decompress bytes into the array `symbols`; returns the number of bytes read.
 
-    Bytes after the returned number are not read. The other arguments are as in `encode`.
-    """
+    The other arguments are as in `encode`. `counts` must be zero."""
     span, value, position = _WORD, 0, 0
     for _ in range(4):
         value = (value << 8) | (encoded[position] if position < len(encoded) else 0)

@@ -12,9 +12,8 @@ PLAIN = {"cache": True, "nogil": True}
 def write_bits(numbers, width, packed, position):
     """Bit packing kernel: append the lowest `width` bits of each number to the packed bytes.
 
-    `numbers` are uint64. `packed` (uint8) is zero from the bit `position` on. Returns the bit position after the last
-    number.
-    """
+    `numbers` are uint64. `packed` (uint8) must be zero from bit `position` on. Returns the bit position after the last
+    number."""
     for number in numbers:
         left = width
         while left > 0:

@@ -1,8 +1,10 @@
 """Kernels for arc keys, the hashed features of dependency arcs: sums of hashes of head, modifier, distance and between.
 
-A finaliser then mixes the bits of the sum. The hashes of a token are added up once per token. So a template costs three
-additions per arc, however many atoms it has. The tokens of a sentence follow its root. A sentence of n words has n * n
-arcs, sorted by modifier, then by head. Arcs to the root and from a word to itself are left out.
+- The key of a feature is the sum of hashes of the head, the modifier, direction and distance, and the words between. A
+  finaliser then mixes the bits of the sum.
+- The sums for each token as head and as modifier are computed once per token.
+- A place is the index of a token in the corpus. The root of a sentence comes before its words.
+- A sentence of n words has n * n arcs, sorted by modifier, then by head.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from numba import njit
 
 from structsparse.kernels.features.keys import BLOCK, PLAIN, look_up, write_block
 
-SPREAD = np.uint64(0xD6E8FEB86659FD93)  # multiplier of the hash finaliser
-_HALF = np.uint64(32)  # half of the bits of a key
-BINS = 7  # bins of the distance between head and modifier: 1, 2, 3, 4, 5, 6 to 10, more
-NEAR, FAR = 5, 10  # words: each distance up to NEAR has a bin of its own; distances beyond FAR share the last bin
-REQUESTED = -2  # value of `place` for a feature row whose first bag is searched
+SPREAD = np.uint64(0xD6E8FEB86659FD93)  # multiplier of the hash finaliser, which mixes the bits of a key
+_HALF = np.uint64(32)  # half of the number of bits of a key
+BINS = 7  # number of distance bins between head and modifier: 1, 2, 3, 4, 5, 6 to 10, more
+NEAR, FAR = 5, 10  # distances up to NEAR words have a bin each; those beyond FAR words share the last bin
+REQUESTED = -2  # value of `place` for a feature row whose first arc is searched
 
 
 @njit(inline="always")
@@ -29,7 +31,7 @@ def finalized(key):
 
 @njit(inline="always")
 def side_and_distance(head, modifier):
-    """Arc keys kernel: the direction of an arc and the bin of its length, as one number below 2 * BINS."""
+    """Arc keys kernel: the direction of an arc and the bin of its length, as one number less than 2 * BINS."""
     apart = abs(head - modifier)
     bin = apart - 1 if apart <= NEAR else NEAR + (apart > FAR)
     return BINS * (head > modifier) + bin
@@ -39,10 +41,10 @@ def side_and_distance(head, modifier):
 def fold(starts, arcs, heads, modifiers, between, places, keys):
     """Arc keys kernel: the keys [arcs] of one template on all arcs, from hashes of head, modifier, place and between.
 
-    Sentence s has its root at place starts[s] and its first arc at arcs[s]. heads and modifiers [places] are the hashes
-    of each token as head and as modifier. between [arcs] holds the hashes of the words between head and modifier; it is
-    empty if the template has none. places [2 * BINS] holds the hashes of direction and distance.
-    """
+    - Sentence s has its root at place starts[s] and its first arc at arcs[s].
+    - heads and modifiers [tokens] are the hashes of each token or root as head and as modifier.
+    - between [arcs] holds the hashes of the words between head and modifier; it may be empty.
+    - places [2 * BINS] holds the hashes of direction and distance."""
     for s in range(len(starts) - 1):
         root, tokens, k = starts[s], starts[s + 1] - starts[s], arcs[s]
         for m in range(1, tokens):
@@ -62,11 +64,14 @@ def fold(starts, arcs, heads, modifiers, between, places, keys):
 def find(templates, starts, arcs, values, between, index, ids):
     """Arc keys kernel: look up the features of all arcs and templates in the feature index of a parser.
 
-    ids [arcs, templates] becomes the row of each feature, -1 if unknown. `templates` are the atoms, bounds [templates,
-    3], gaps and places. A gap is the kind of summary of the words between head and modifier, -1 for none; places are
-    hashes of distances. values [atoms, places] are hashes of tokens, and between [kinds, arcs] hashes of the words
-    between. `index` is as in the kernel for token features.
-    """
+    ids [arcs, templates] gets the table row of each feature, or -1 if unknown.
+
+    - `templates` has four arrays: atoms (the attributes of all templates, template after template), bounds (where the
+      attributes of each template begin), gaps (which summary of the words between each template uses, -1 for none) and
+      places (hashes of direction and distance).
+    - values [attributes, tokens] are hashes of attributes.
+    - between [summaries, arcs] are hashed summaries of the words between head and modifier.
+    - `index` is that of `find` in the kernels for token features."""
     atoms, bounds, gaps, places = templates
     offsets, index_keys, rows, bits, begins, directories, masks = index
     count, size = len(gaps), len(ids)
@@ -85,10 +90,10 @@ def find(templates, starts, arcs, values, between, index, ids):
 
 @njit(**PLAIN)
 def token_sums(atoms, bounds, values, ends):
-    """Arc keys kernel: sums of the hashes of each token, as head and as modifier of an arc: ends [2, places].
+    """Arc keys kernel: for each token, the sum of its hashes as head and as modifier of an arc: ends [2, tokens].
 
-    atoms[bounds[0] : bounds[1]] and atoms[bounds[1] : bounds[2]] are the rows of values [atoms, places] to add.
-    """
+    The rows of `values` to add are atoms[bounds[0] : bounds[1]] for heads, and atoms[bounds[1] : bounds[2]] for
+    modifiers."""
     ends[:] = 0
     for end in range(2):
         for a in range(bounds[end], bounds[end + 1]):
@@ -99,13 +104,14 @@ def token_sums(atoms, bounds, values, ends):
 
 @njit(**PLAIN)
 def between(starts, arcs, parts, classes, salts, hashes):
-    """Arc keys kernel: hashes [kinds, arcs] of summaries of the words between head and modifier of each arc.
+    """Arc keys kernel: hashes [5, arcs] of summaries of the words between head and modifier of each arc.
 
-    The five kinds are: the set of parts of speech; the number of verbs; of punctuation marks; of both; whether there is
-    a conjunction. parts [places] has one bit set for the part of speech. classes [places] has bits for verb,
-    punctuation and conjunction. salts [kinds] are numbers that make the hashes of each kind different. The loop goes
-    from each modifier outwards to both sides.
-    """
+    The five summaries are: the set of parts of speech; the number of verbs; the number of punctuation marks; both
+    numbers; whether there is a conjunction.
+
+    - parts [tokens] has one bit set for the part of speech.
+    - classes [tokens] has bits that mark verbs, punctuation and conjunctions.
+    - salts [5] make the hashes of the summaries different."""
     for s in range(len(starts) - 1):
         root, tokens = starts[s], starts[s + 1] - starts[s]
         for m in range(1, tokens):
@@ -131,8 +137,7 @@ def between(starts, arcs, parts, classes, salts, hashes):
 def first_places(ids, offsets, place, count):
     """Arc keys kernel: find the first bag (an arc) that contains each requested row of the feature index.
 
-    place [rows] holds REQUESTED for `count` rows; for these rows it becomes the first bag.
-    """
+    In place [rows], `count` rows have the value REQUESTED, which is replaced by the first bag."""
     for bag in range(len(offsets) - 1):
         if count == 0:
             return

@@ -1,27 +1,22 @@
 """Kernels of Brown clustering: merge repeatedly the two word classes whose merge loses the least mutual information.
 
-n_ij counts how often class j follows class i. l_i and r_i count how often class i comes first and second in a bigram of
-the text. a_i = sum_j n_ij and b_j = sum_i n_ij are sums over the current classes (the window) only. The mutual
-information times the length of the text is
+Counts, where the window is the set of current classes:
 
-    sum_ij f(n_ij) - sum_i a_i log l_i - sum_j b_j log r_j + const,    f(x) = x log x.
+- n_ij: how often class j follows class i in the text,
+- l_i and r_i: how often class i comes first and second in a bigram of the text,
+- a_i = sum_j n_ij and b_j = sum_i n_ij: the same counts within the window.
 
-So a merge of i and j loses (a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j log l_j + the same of b, r - D_ij. Here D_ij
-is the increase of the sum of f by the merge:
+With f(x) = x log x, the mutual information times the length of the text is, up to a constant,
 
-    D_ij = sum_{k != i, j} g(n_ik, n_jk) + g(n_ki, n_kj)  +  f(n_ii + n_ij + n_ji + n_jj) - f(each of the four),
+    sum_ij f(n_ij) - sum_i a_i log l_i - sum_j b_j log r_j
 
-    g(x, y) = f(x + y) - f(x) - f(y), which is zero if x or y is zero.
+A merge of i and j loses [(a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j log l_j] + [the same of b, r] - D_ij. Here D_ij
+is the increase of the first sum by the merge. This increase comes from the common neighbours of i and j, and from
+bigrams of i and j with each other. D is stored for all pairs, and updated at each merge.
 
-D is stored for all pairs. A merge of b into a changes D in the row of a. The merge also changes D of a pair if one
-class of the pair neighbours b and the other class neighbours a or b. So the cost of a merge is the product of the
-lengths of two short lists, not the square of the number of classes. Logarithms are integers in units of 2^-SHIFT. So
-sums are exact in any order, and equal losses compare as equal.
-
-The loss of a pair belongs to one row: the row of the class whose most frequent word is rarer. So a new word, which is
-rarer than all words before, occurs in no other row. Each row stores its least loss, and a lower bound of its other
-losses. When a loss falls, both are updated at once. When the least loss may have risen, the row is stale: only a lower
-bound of all its losses is known. A stale row is searched again when no other row has a lower bound below it.
+Each pair of classes belongs to one row of losses: that of the class whose most frequent word is rarer. Each row stores
+its least loss, the other class of this pair (the partner), and a lower bound of its other losses. A row is stale if
+only a lower bound of its least loss is known. A stale row is searched again when it has the lowest bound of all rows.
 """
 
 from typing import NamedTuple
@@ -31,41 +26,43 @@ from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
 SHIFT = 30  # logarithms are integers in units of 2^-SHIFT
-_NEVER = np.int64(2**62)  # larger than every loss
+_NEVER = np.int64(2**62)  # infinity: larger than every loss
 
 
 class Lists(NamedTuple):
     """Brown clustering kernels: the neighbours of each class in bigrams, on one side (after or before).
 
-    Row s lists the lengths[s] neighbours of class s in any order; a class is not its own neighbour.
-    """
+    Class s has lengths[s] neighbours, in any order. A class is not its own neighbour."""
 
-    slots: np.ndarray  # [slots, slots] row s: the neighbours of class s
-    counts: np.ndarray  # [slots, slots] row s: the bigram counts of class s with its neighbours
-    lengths: np.ndarray  # [slots] number of neighbours of each class
+    slots: np.ndarray  # [classes, classes]: row s lists the neighbours of class s
+    counts: np.ndarray  # [classes, classes]: row s has the bigram counts of class s with its neighbours
+    lengths: np.ndarray  # [classes]: number of neighbours of each class
 
 
 class Window(NamedTuple):
-    """Brown clustering kernels: the current word classes, one per slot, and the losses of all merges of two classes."""
+    """Brown clustering kernels: the current word classes, one per slot, and the losses of all merges of two classes.
+
+    Each pair of classes belongs to the row of one of them. The partner of a row is the class with the least loss in it.
+    A row is stale if only a lower bound of this loss is known."""
 
     after: Lists  # the classes that follow each class
     before: Lists  # the classes that precede each class
-    shared: np.ndarray  # [slots, slots] D_ij of the module docstring, symmetric
-    within: np.ndarray  # [slots] n_ii, the bigrams within each class
-    inner: np.ndarray  # [2, slots] a_i and b_i, the bigrams of each class with classes of the window
-    total: np.ndarray  # [2, slots] l_i and r_i, the bigrams of each class with all words
-    alone: np.ndarray  # [slots] a_i log l_i + b_i log r_i
-    first: np.ndarray  # [slots] rank of the most frequent word of each class
-    bound: np.ndarray  # [slots] lower bound of the losses in each row
-    second: np.ndarray  # [slots] lower bound of the losses in each row, except the loss with the partner
-    partner: np.ndarray  # [slots] the class with the least loss in each row (the partner), -1 for none
-    exact: np.ndarray  # [slots] whether `bound` is the loss with the partner; if not, the row is stale
-    active: np.ndarray  # [slots] the slots in use: active[: number[0]]
-    place: np.ndarray  # [slots] the index in `active` of each slot in use
-    number: np.ndarray  # [1] number of classes in the window
-    scratch: np.ndarray  # [4, slots] work memory, zero between uses
-    xlogx: np.ndarray  # table of f(x) = x log x in units of 2^-SHIFT, by x
-    log: np.ndarray  # table of log x in units of 2^-SHIFT, by x
+    shared: np.ndarray  # [slots, slots]: D_ij, the part of the loss of a merge from common neighbours
+    within: np.ndarray  # [slots]: number of bigrams within each class
+    inner: np.ndarray  # [2, slots]: a_i and b_i, bigram counts of each class with all current classes
+    total: np.ndarray  # [2, slots]: l_i and r_i, bigram counts of each class with all words
+    alone: np.ndarray  # [slots]: a_i log l_i + b_i log r_i for each class i, a term of all its losses
+    first: np.ndarray  # [slots]: frequency rank of the most frequent word of each class
+    bound: np.ndarray  # [slots]: lower bound of the losses in each row
+    second: np.ndarray  # [slots]: lower bound of the losses in each row, except the loss with the partner
+    partner: np.ndarray  # [slots]: the partner of each row, the class with the least loss; -1 for none
+    exact: np.ndarray  # [slots]: whether `bound` is exactly the loss with the partner
+    active: np.ndarray  # [slots]: the slots in use are active[: number[0]]
+    place: np.ndarray  # [slots]: the index in `active` of each slot in use
+    number: np.ndarray  # [1]: number of current classes
+    scratch: np.ndarray  # [4, slots]: work memory, zero between uses
+    xlogx: np.ndarray  # table of x log x in units of 2^-SHIFT, indexed by x
+    log: np.ndarray  # table of log x in units of 2^-SHIFT, indexed by x
 
 
 @njit(**PLAIN)
@@ -107,16 +104,15 @@ def loss(w, i, j):
 
 @njit(**PLAIN)
 def _update_alone(w, s):
-    """Brown clustering kernel: recompute a log l + b log r of the class in slot s, a term of all its losses."""
+    """Brown clustering kernel: recompute the part of all losses of class s that is the same for every merge with s."""
     w.alone[s] = w.inner[0, s] * w.log[w.total[0, s]] + w.inner[1, s] * w.log[w.total[1, s]]
 
 
 @njit(**PLAIN)
 def _add_shared_information(w, i, j, more):
-    """Brown clustering kernel: add `more` (>= 0) to D_ij, and lower the loss of a merge of i and j.
+    """Brown clustering kernel: add `more` (at least 0) to D_ij, which lowers the loss of a merge of i and j.
 
-    D_ij is the part of the loss that comes from common neighbours of the classes i and j.
-    """
+    D_ij is the part of the loss that comes from common neighbours of the classes i and j."""
     w.shared[i, j] += more
     w.shared[j, i] += more
     _lower(w, i, j, loss(w, i, j))
@@ -124,12 +120,14 @@ def _add_shared_information(w, i, j, more):
 
 @njit(**PLAIN)
 def _lower(w, i, j, now):
-    """Brown clustering kernel: update the row that holds the pair i, j, whose loss `now` is lower or new."""
+    """Brown clustering kernel: record the loss `now` of the pair i, j, which is new or lower than before.
+
+    The pair belongs to the row of the class whose most frequent word is rarer."""
     if w.first[i] < w.first[j]:
         i, j = j, i
     if now < w.bound[i] or (now == w.bound[i] and w.exact[i] and w.first[j] < w.first[w.partner[i]]):
         if w.partner[i] != j or not w.exact[i]:
-            w.second[i] = w.bound[i]  # `bound` is a lower bound even if the row is stale
+            w.second[i] = w.bound[i]  # `bound` is a lower bound of the losses, even if it is not exact
         w.bound[i], w.partner[i], w.exact[i] = now, j, True
     elif now < w.second[i] and not (w.exact[i] and w.partner[i] == j):
         w.second[i] = now
@@ -137,7 +135,7 @@ def _lower(w, i, j, now):
 
 @njit(**PLAIN)
 def _forget_partner(w, i):
-    """Brown clustering kernel: mark row i as stale, because its cheapest partner is merged."""
+    """Brown clustering kernel: mark row i as stale, because the partner, the class with its least loss, is merged."""
     if w.exact[i]:
         w.bound[i], w.exact[i] = w.second[i], False
     w.partner[i] = -1
@@ -145,10 +143,9 @@ def _forget_partner(w, i):
 
 @njit(**PLAIN)
 def _search_row(w, i):
-    """Brown clustering kernel: find the partner of class i whose merge with i loses least, in row i.
+    """Brown clustering kernel: search row i for its partner, the class whose merge with class i loses least.
 
-    In a tie, the partner with the most frequent first word wins.
-    """
+    In a tie, the class with the more frequent words wins."""
     best, second, partner = _NEVER, _NEVER, np.int64(-1)
     for p in range(w.number[0]):
         j = w.active[p]
@@ -166,8 +163,8 @@ def _search_row(w, i):
 def _cheapest(w):
     """Brown clustering kernel: the pair of classes whose merge loses least; searches stale rows if necessary.
 
-    In a tie, the pair with the most frequent first words wins.
-    """
+    A row is stale if only a lower bound of its least loss is known. In a tie, the pair with the more frequent words
+    wins."""
     while True:
         best = w.active[0]
         for p in range(1, w.number[0]):
@@ -181,11 +178,10 @@ def _cheapest(w):
 
 @njit(**PLAIN)
 def _before(w, i, best):
-    """Brown clustering kernel: whether row i comes before row `best`, which has the same lower bound of losses.
+    """Brown clustering kernel: whether row i is preferred to row `best`, which has the same lower bound of losses.
 
-    Stale rows come first, as they have to be searched again. Then the row with the more frequent first words comes
-    first.
-    """
+    Stale rows are preferred, because they must be searched again. Among others, the pair of classes with the more
+    frequent words is preferred."""
     if not w.exact[i]:
         return True
     one, other = w.partner[i], w.partner[best]
@@ -194,7 +190,7 @@ def _before(w, i, best):
 
 @njit(**PLAIN)
 def _fill_row(w, s):
-    """Brown clustering kernel: compute D and the losses of class s with all other classes from the bigram counts."""
+    """Brown clustering kernel: compute the losses of class s with all other classes from the bigram counts."""
     sums, follows, precedes = w.scratch[0], w.scratch[1], w.scratch[2]
     _add_shared(w, w.after, w.before, s, sums, follows)
     _add_shared(w, w.before, w.after, s, sums, precedes)
@@ -216,10 +212,10 @@ def _fill_row(w, s):
 
 @njit(**PLAIN)
 def _add_shared(w, side, back, s, sums, counts):
-    """Brown clustering kernel: add to sums [slots] the part of D_sj that common neighbours on one side contribute.
+    """Brown clustering kernel: the part of D_sj, for all classes j, that common neighbours on one side contribute.
 
-    For the neighbours of s on this side, counts [slots] becomes the bigram count with s.
-    """
+    D_sj is the part of the loss of a merge of s and j that comes from common neighbours. It is added to sums [slots].
+    counts [slots] gets the bigram counts of s with its neighbours on this side."""
     for p in range(side.lengths[s]):
         k, n = side.slots[s, p], side.counts[s, p]
         counts[k] = n
@@ -251,11 +247,10 @@ def _remove(side, s, k):
 
 @njit(**PLAIN)
 def include(w, s, word, totals, slot_of, after, before):
-    """Brown clustering kernel: add a word to the window as a class of its own, in the free slot s.
+    """Brown clustering kernel: add a word to the current classes as a class of its own, in the free slot s.
 
-    `after` and `before` are (offsets, words, counts) of the neighbours of all words. Neighbours without a slot (slot_of
-    = -1) are ignored.
-    """
+    `after` and `before` are the neighbours of all words, each as three arrays (offsets, words, counts). Neighbours that
+    belong to no current class have slot_of = -1, and are ignored."""
     w.within[s], w.first[s] = 0, word
     w.inner[:, s] = 0
     w.total[:, s] = totals[:, word]
@@ -266,14 +261,14 @@ def include(w, s, word, totals, slot_of, after, before):
     _count_neighbours(w, w.before, w.after, 1, s, word, slot_of, before)
     w.inner[:, s] += w.within[s]
     _update_alone(w, s)
-    touched = w.scratch[3]  # classes whose a_i or b_i has grown, so that losses may have risen
+    touched = w.scratch[3]  # marks classes whose bigram counts have grown; their losses may have risen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 1
     for p in range(w.number[0]):
         i = w.active[p]
         if touched[i] or (w.partner[i] >= 0 and touched[w.partner[i]]):
-            w.exact[i] = False  # `bound` remains a lower bound, as no loss has fallen
+            w.exact[i] = False  # no loss has fallen, so `bound` is still a lower bound
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 0
@@ -309,7 +304,7 @@ def _count_neighbours(w, side, back, direction, s, word, slot_of, neighbours):
 
 @njit(**PLAIN)
 def merge(w, a, b):
-    """Brown clustering kernel: merge the class of slot b into the class of slot a; slot b is free afterwards."""
+    """Brown clustering kernel: merge the class of slot b into the class of slot a, and free slot b."""
     for p in range(w.number[0]):
         i = w.active[p]
         if w.partner[i] == a or w.partner[i] == b:
@@ -319,7 +314,7 @@ def merge(w, a, b):
     w.number[0] -= 1
     _join_contexts(w, w.after, a, b)
     _join_contexts(w, w.before, a, b)
-    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # n_ab + n_ba, the bigrams of classes a and b
+    between = _remove(w.after, a, b) + _remove(w.before, a, b)  # number of bigrams of classes a and b, in both orders
     _remove(w.after, b, a)
     _remove(w.before, b, a)
     w.within[a] += w.within[b] + between
@@ -334,10 +329,12 @@ def merge(w, a, b):
 
 @njit(**PLAIN)
 def _join_contexts(w, side, a, b):
-    """Brown clustering kernel: update D of pairs of neighbours of a and b on one side, for the merge of b into a."""
+    """Brown clustering kernel: update D_ij of pairs of neighbours of a and b on one side, for a merge of a and b.
+
+    D_ij is the part of the loss that comes from common neighbours of the classes i and j."""
     bound = side.lengths[a] + side.lengths[b]
     slots, of_a, of_b = np.empty(bound, np.int64), np.zeros(bound, np.int64), np.zeros(bound, np.int64)
-    position, number = w.scratch[0], 0  # position[k]: 1 + the index of class k in `slots`
+    position, number = w.scratch[0], 0  # position[k] is 1 + the index of class k in `slots`, or 0
     for p in range(side.lengths[b]):
         k = side.slots[b, p]
         if k != a:
@@ -367,7 +364,7 @@ def _join_contexts(w, side, a, b):
 @njit(**PLAIN)
 def _join_lists(w, side, back, a, b):
     """Brown clustering kernel: add the neighbours of class b on one side to the neighbours of class a, for a merge."""
-    position = w.scratch[0]  # position[k]: 1 + the index of class k in the list of a
+    position = w.scratch[0]  # position[k] is 1 + the index of class k in the list of class a, or 0
     for p in range(side.lengths[a]):
         position[side.slots[a, p]] = p + 1
     before = side.lengths[a]
@@ -392,19 +389,20 @@ def _join_lists(w, side, back, a, b):
 def cluster(totals, after, before, classes, xlogx, log):
     """Brown clustering kernel: cluster all words, which are numbered by falling frequency, and return all merges.
 
-    totals [2, words] counts how often each word comes first and second in a bigram. `after` and `before` are (offsets,
-    words, counts) of the neighbours of each word. The first `classes` words are classes of their own. Each further word
-    becomes a class, and then the cheapest pair of classes is merged. In the end the remaining classes are merged to
-    one.
+    totals [2, words] counts how often each word comes first and second in a bigram. `after` and `before` are the
+    neighbours of all words, each as three arrays (offsets, words, counts).
 
-    Returns the merges in order [words - 1, 2], with each class given by its most frequent word, and the losses [words -
-    1]. The first words - classes merges are made before the final merges of the remaining classes.
-    """
+    - At first, each of the `classes` most frequent words is a class.
+    - Each further word becomes a class, and then the pair of classes with the least loss is merged.
+    - At the end the remaining classes are merged to one.
+
+    Returns the merges in order, as an array of shape [words - 1, 2] that names each class by its most frequent word.
+    Returns the losses as well, an array of shape [words - 1]."""
     words = totals.shape[1]
     w = window(min(classes + 1, words), xlogx, log)
     slot_of = np.full(words, -1, np.int64)
-    following = np.full(words, -1, np.int64)  # the next word of the same class
-    latest = np.arange(words)  # the last word of the class, by the first word of the class
+    following = np.full(words, -1, np.int64)  # for each word, the next word of the same class
+    latest = np.arange(words)  # for the first word of each class, the last word of the class
     merges, costs = np.empty((words - 1, 2), np.int32), np.empty(words - 1, np.int64)
     free, done = np.int64(0), 0
     for word in range(words):
@@ -418,7 +416,7 @@ def cluster(totals, after, before, classes, xlogx, log):
             done += 1
             if _neighbours(w, i) < _neighbours(w, j):
                 i, j = j, i
-            if word < words - 1:  # after the last word, no word needs its slot
+            if word < words - 1:  # after the last word, slots of words are no longer needed
                 _move(w.first[j], i, slot_of, following)
             following[latest[one]] = other
             latest[one] = latest[other]

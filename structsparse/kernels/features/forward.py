@@ -1,9 +1,11 @@
 """Kernels of forward selection of arc templates: the gain in likelihood of a softmax over the heads of each word.
 
-Two models are fitted side by side. Each model is fitted to one half of the sentences and validated on the other half.
-The slope and the curvature of an arc are the first derivative, and minus the second derivative, of the log-likelihood
-with respect to the arc score. state [arcs, 4] holds slope and curvature of each arc for the first model, then for the
-second. sums [features, 2, 4] holds the sums of `state` over the arcs of each feature, separately for the two halves.
+Two models are fitted side by side. Each is fitted to one half of the sentences, and validated on the other half.
+
+- The slope of an arc is the first derivative of the log-likelihood in the arc score. The curvature is minus the second
+  derivative.
+- state [arcs, 4] holds the slope and curvature of each arc for the first model, then for the second model.
+- sums [features, 2, 4] holds the sums of `state` over the arcs of each feature, for each half of the sentences.
 """
 
 from __future__ import annotations
@@ -13,17 +15,16 @@ from numba import njit
 
 from structsparse.kernels.logspace import PLAIN, SUMS
 
-SLOPE, CURVATURE = 0, 1  # columns of `state` for model 0; model 1 has columns 2 and 3
-_SPREAD, _WORD = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)  # multiplier of a hash table; bits of a key
+SLOPE, CURVATURE = 0, 1  # columns of `state` for the first model; add 2 for the second model
+_SPREAD, _WORD = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)  # multiplier of the hash function; bits of a key
 
 
 @njit(**PLAIN)
 def number_features(keys, bits, slots, distinct, ids):
     """Forward selection kernel: number the distinct feature keys of arcs by first appearance.
 
-    ids [arcs] becomes the number of the feature of each arc. `slots` (int32 [2^bits]) is a hash table with more slots
-    than arcs. `distinct` (uint64 [arcs]) receives the key of each feature. Returns the number of features.
-    """
+    ids [arcs] gets the feature index of each arc. `slots` (int32 [2^bits]) is a hash table with more slots than arcs.
+    `distinct` (uint64 [arcs]) gets the key of each feature. Returns the number of features."""
     slots[:] = -1
     shift, mask, count = _WORD - np.uint64(bits), (1 << bits) - 1, 0
     for a in range(len(keys)):
@@ -42,9 +43,8 @@ def number_features(keys, bits, slots, distinct, ids):
 def differentiate(scores, gold, begins, arcs, state):
     """Forward selection kernel: slopes and curvatures of the log-likelihood with respect to the arc scores.
 
-    state [arcs, 4] becomes slope and curvature of each arc for both models, at scores [2, arcs]. Sentence s has the
-    words begins[s] : begins[s + 1], whose heads are `gold`, and the arcs from arcs[s] on.
-    """
+    state [arcs, 4] gets the slope and curvature of each arc for both models, from scores [2, arcs]. Sentence s has the
+    words begins[s] to begins[s + 1] - 1, with the heads `gold`. Its arcs begin at arcs[s]."""
     for s in range(len(begins) - 1):
         words = begins[s + 1] - begins[s]
         for m in range(words):
@@ -67,9 +67,8 @@ def differentiate(scores, gold, begins, arcs, state):
 def sum_by_feature(ids, half, state, sums):
     """Forward selection kernel: sums of slopes and curvatures by feature and by half of the sentences.
 
-    sums [features, 2, 4] becomes the sums of state [arcs, 4]. ids [arcs] and half [arcs] are the feature and the half
-    of each arc.
-    """
+    sums [features, 2, 4] gets the sums of state [arcs, 4]. ids [arcs] is the feature of each arc. half [arcs] is 0 or
+    1, the half that the arc's sentence belongs to."""
     sums[:] = 0
     for a in range(len(ids)):
         total = sums[ids[a], half[a]]
@@ -81,8 +80,8 @@ def sum_by_feature(ids, half, state, sums):
 def gain(sums, ridge, rate):
     """Forward selection kernel: gain in validation log-likelihood from one step of the weights of a template.
 
-    The gain is computed to second order and added over both models. The step is `rate` times a Newton step of each
-    weight on the half that the model is fitted to. The penalty is ridge / 2 times the sum of squared weights.
+    The gain is computed to second order, and summed over both models. The step is `rate` times a Newton step on the
+    half that the model is fitted to. The fitted loss includes the penalty ridge / 2 times the sum of squared weights.
     """
     total = 0.0
     for f in range(len(sums)):
@@ -97,8 +96,7 @@ def gain(sums, ridge, rate):
 def step(sums, ids, ridge, rate, weights, scores):
     """Forward selection kernel: one Newton step of the weights of an added template, scaled by `rate`.
 
-    The kernel updates weights [2, features] and scores [2, arcs] of both models, and overwrites `sums`.
-    """
+    Updates weights [2, features] and scores [2, arcs] of both models."""
     for f in range(len(sums)):
         for model in range(2):
             fitted = sums[f, model]

@@ -1,9 +1,9 @@
 """Kernels for feature keys of tokens: combine hashes, select frequent features, look up rows in an index; bags of rows.
 
-A key is a hash, uniform over 64 bits. So the high bits of a key nearly give its position among the sorted keys. A
-look-up costs one or two cache misses, where a binary search costs a dozen. Templates are processed one by one, so that
-the data of a template stay in the cache. Rows are written for sixteen templates at a time: one cache line for each
-token.
+- A feature template combines some attributes of a token and its neighbours. The key of a feature is a 64-bit hash of
+  the values of these attributes.
+- Keys are uniform. Their high bits therefore nearly give the position among the sorted keys of the index.
+- The bag of a token is the list of the table rows of its features.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: an odd multiplier that spreads all bits
-_HALF, _WORD = np.uint64(32), np.uint64(64)  # bits of half a key and of a key
-BLOCK = 16  # templates per block: the int32 rows of a block fill a cache line
-_FEW = 4  # up to this many keys with equal high bits are compared without branches
+_HALF, _WORD = np.uint64(32), np.uint64(64)  # number of bits of half a key, and of a key
+BLOCK = 16  # number of templates whose rows are written together: one cache line per token
+_FEW = 4  # up to this number of keys with equal high bits are compared without branches
 
 
 # --- keys of the features of tokens
@@ -23,12 +23,11 @@ _FEW = 4  # up to this many keys with equal high bits are compared without branc
 
 @njit(**PLAIN)
 def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
-    """Token feature keys kernel: the keys [tokens] of one template, combined from a seed and the hashes of its atoms.
+    """Token feature keys kernel: the keys [tokens] of one template, combined from a seed and hashes of attributes.
 
-    An atom is an attribute of the token at some distance (shift). attributes and shifts [atoms] describe the template.
-    hashes [attributes, places] holds the hash of each attribute at each place. Sentence s begins at starts[s]. Hashes
-    of boundaries surround the sentence, so that a shift needs no check for the ends of the sentence.
-    """
+    The template uses the attributes `attributes`, each of the token at the distance given in `shifts`. Row a of
+    `hashes` has the hash of attribute a at all places. A place is the index of a token or a sentence boundary. Sentence
+    s begins at place starts[s] and has lengths[s] tokens."""
     done = 0
     for s in range(len(starts)):
         sentence = keys[done : done + lengths[s]]
@@ -46,10 +45,13 @@ def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
 def find(patterns, hashes, starts, lengths, index, ids):
     """Token feature keys kernel: look up the features of all tokens and templates in the feature index.
 
-    ids [tokens, templates] becomes the row of each feature, -1 if unknown. `patterns` are seeds [templates], bounds
-    [templates + 1] into the atoms, and attributes and shifts [atoms]. `index` is offsets [templates + 1] into keys and
-    rows, the keys, the rows, bits [templates], begins [templates + 1] into the directories, the directories, and masks
-    [templates].
+    ids [tokens, templates] gets the table row of each feature, or -1 if unknown. An atom of a template is an attribute
+    of the token at some distance (shift).
+
+    - `patterns` has four arrays: the seed of each template, where its atoms begin, and the attribute and the shift of
+      each atom.
+    - `index` has seven arrays: where the features of each template begin, the keys and the rows of all features, the
+      directory bits of each template, where its directory begins, all directories, and the key mask of each template.
     """
     seeds, bounds, attributes, shifts = patterns
     offsets, index_keys, rows, bits, begins, directories, masks = index
@@ -72,17 +74,16 @@ def find(patterns, hashes, starts, lengths, index, ids):
 def select_frequent(keys, ordered, min_count, first_row, distinct, rows):
     """Token feature keys kernel: select the keys of a template that occur at least min_count times.
 
-    `ordered` holds keys [tokens] sorted. `distinct` receives the selected keys, ascending, and `rows` their row
-    numbers. Rows are numbered from first_row on, by falling frequency, then by first appearance. So the rare features
-    of a sentence get neighbouring rows and share cache lines. Returns the number of selected features.
-    """
+    `ordered` holds keys [tokens] in sorted order. `distinct` gets the selected keys, ascending, and `rows` their row
+    indices, from first_row on. Rows are ordered by falling frequency, then by first appearance. Returns the number of
+    selected features."""
     features, begin, most = 0, 0, 0
     while begin < len(ordered):
         end = begin + 1
         while end < len(ordered) and ordered[end] == ordered[begin]:
             end += 1
         if end - begin >= min_count:
-            # until _rank assigns row numbers, `rows` holds minus the count of each key
+            # `rows` holds minus the count of each key, until _rank assigns row indices
             distinct[features], rows[features] = ordered[begin], begin - end
             features, most = features + 1, max(most, end - begin)
         begin = end
@@ -94,9 +95,8 @@ def select_frequent(keys, ordered, min_count, first_row, distinct, rows):
 def _rank(keys, distinct, most, first_row, rows):
     """Feature keys kernel: number the rows of a template by falling frequency, then by first appearance.
 
-    rows [features] holds minus the count of each feature before, and the row number afterwards.
-    """
-    next_row = np.zeros(most + 1, np.int64)  # next free row number for features with each count
+    On entry, rows [features] holds minus the count of each feature. On return, it holds the row index."""
+    next_row = np.zeros(most + 1, np.int64)  # next free row index, by the count of the feature
     for row in rows:
         next_row[-row] += 1
     total = first_row
@@ -116,7 +116,9 @@ def _rank(keys, distinct, most, first_row, rows):
 
 @njit(**PLAIN)
 def _directory_bits(size):
-    """Feature keys kernel: bits of the directory of `size` keys; on average at most one key per directory entry."""
+    """Feature keys kernel: the number of key bits that index the directory of `size` keys.
+
+    With this number, a directory entry has at most one key on average."""
     bits = 1
     while size >> bits:
         bits += 1
@@ -125,10 +127,9 @@ def _directory_bits(size):
 
 @njit(**PLAIN)
 def directory(keys, bits):
-    """Feature keys kernel: the directory of sorted feature keys: places [2^bits + 1].
+    """Feature keys kernel: the directory of sorted feature keys, an array `places` of shape [2^bits + 1].
 
-    The keys whose high bits are b are keys[places[b] : places[b + 1]].
-    """
+    The keys whose high bits are b are keys[places[b] : places[b + 1]]."""
     places = np.zeros((1 << bits) + 1, np.int32)
     shift = _WORD - np.uint64(bits)
     for key in keys:
@@ -140,14 +141,14 @@ def directory(keys, bits):
 
 @njit(inline="always")
 def _position(key, index_keys, places, shift):
-    """Feature keys kernel: the position of a key among the sorted keys of the index, -1 if the key is unknown."""
+    """Feature keys kernel: the position of a key among the sorted keys of the index, or -1 if the key is unknown."""
     high, latest = np.int64(key >> shift), len(index_keys) - _FEW
     place, end = np.int64(places[high]), np.int64(places[high + 1])
     if latest < 0 or end - place > _FEW:
         while place < end and index_keys[place] < key:
             place += 1
-    else:  # no branches: a mispredicted branch would cost more than the rest
-        place = min(place, latest)  # keys before `place` are smaller, keys from `end` on larger
+    else:  # code without branches, because a mispredicted branch would cost more
+        place = min(place, latest)  # keys before `place` are smaller, and keys from `end` on are larger
         smaller = (index_keys[place] < key) + (index_keys[place + 1] < key)
         place += smaller + (index_keys[place + 2] < key) + (index_keys[place + 3] < key)
     return place if place < end and index_keys[place] == key else -1
@@ -155,10 +156,9 @@ def _position(key, index_keys, places, shift):
 
 @njit(**PLAIN)
 def look_up(keys, index_keys, rows, places, bits, mask, result):
-    """Feature keys kernel: look up keys of tokens or arcs in the feature index: result [keys] = rows, -1 if unknown.
+    """Feature keys kernel: look up keys of tokens or arcs in the feature index; result [keys] gets rows, or -1.
 
-    Only the bits of a key that `mask` has are compared.
-    """
+    Only the bits of a key that are set in `mask` are compared."""
     shift = _WORD - np.uint64(bits)
     for t in range(len(keys)):
         place = _position(keys[t] & mask, index_keys, places, shift)
@@ -172,8 +172,7 @@ def look_up(keys, index_keys, rows, places, bits, mask, result):
 def write_block(block, first, ids):
     """Feature keys kernel: write the rows of a block of templates to columns of ids [tokens, templates].
 
-    `block` is [templates of the block, tokens]; the columns begin at `first`.
-    """
+    `block` has one row per template of the block, and one column per token. The columns of `ids` begin at `first`."""
     for t in range(len(ids)):
         row = ids[t]
         for k in range(len(block)):
@@ -184,8 +183,7 @@ def write_block(block, first, ids):
 def compact(ids, offsets):
     """Feature keys kernel: remove the -1 entries from ids [tokens, templates] in place, which leaves bags of rows.
 
-    The bag of token t is the flat ids at offsets[t] : offsets[t + 1]; the kernel fills offsets [tokens + 1].
-    """
+    The bag of token t is then the flattened ids at offsets[t] to offsets[t + 1] - 1. Fills offsets [tokens + 1]."""
     flat, place = ids.reshape(-1), 0
     offsets[0] = 0
     for t in range(len(ids)):
@@ -198,7 +196,9 @@ def compact(ids, offsets):
 
 @njit(**PLAIN)
 def kept_offsets(ids, offsets, new_row, result):
-    """Feature keys kernel: offsets [bags + 1] of bags of rows after removal of the rows whose new number is -1."""
+    """Feature keys kernel: offsets [bags + 1] of bags of rows after removal of the rows whose new index is -1.
+
+    new_row [rows] holds the new indices."""
     result[0] = 0
     for bag in range(len(offsets) - 1):
         size = 0
@@ -209,10 +209,9 @@ def kept_offsets(ids, offsets, new_row, result):
 
 @njit(**PLAIN)
 def renumber(ids, new_row, renumbered):
-    """Feature keys kernel: renumber the rows in bags, in order, without the rows whose new number is -1.
+    """Feature keys kernel: renumber the rows in bags, in order, without the rows whose new index is -1.
 
-    ids are the old rows, new_row [rows] the new numbers; `renumbered` receives the result.
-    """
+    `ids` are the old rows, and new_row [rows] the new indices. `renumbered` gets the result."""
     done = 0
     for k in range(len(ids)):
         row = new_row[ids[k]]
@@ -223,6 +222,6 @@ def renumber(ids, new_row, renumbered):
 
 @njit(**PLAIN)
 def count_rows(ids, counts):
-    """Feature keys kernel: count the occurrences of each row in bags, added to counts [rows]."""
+    """Feature keys kernel: count the occurrences of each row in bags; adds them to counts [rows]."""
     for k in range(len(ids)):
         counts[ids[k]] += 1

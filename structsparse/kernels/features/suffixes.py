@@ -1,14 +1,12 @@
 """Kernels of suffix tries, which hold the contexts of a language model: build, search, collapse, prune, cut out.
 
-A text is `codes` [positions], where the code V is the start of a sentence. A target is a position whose word is
-predicted from the words before. A trie node is a context. A trie entry is a pair of a context and a next word.
+- A text is an array `codes` of word codes. The code V is the start of a sentence.
+- A target is a position whose word is predicted from the words before it.
+- A node of the trie is a context. An entry is a pair of a context and a next word.
 
-The trie is built level by level. At level k a group is the set of targets that share the last k - 1 words before the
-target. Each group is sorted by the word k places before the target.
-
-The sorting takes no comparisons. `order` lists all positions by code. A loop over `order` puts each target at the next
-free slot of its group. This leaves the targets sorted by (group, word). The same loop over the targets themselves sorts
-the new entries by (context, next word).
+The trie is built level by level. At level k, a group is the set of targets that share the last k - 1 words before them.
+It is split into classes, which share the last k words. Each class becomes a node of the trie, or is merged into the
+node of its group.
 """
 
 from __future__ import annotations
@@ -17,15 +15,14 @@ import numpy as np
 from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
-NONE = -1  # no node, no entry or no group
+NONE = -1  # index that means no node, no entry or no group
 
 
 @njit(**PLAIN)
 def by_code(codes, values):
-    """Suffix trie kernel: counting sort of the positions of a text by word code.
+    """Suffix trie kernel: the positions of a text, sorted by word code (counting sort): int32 [positions].
 
-    Codes lie below `values`, and equal codes keep their order. Returns the sorted positions: int32 [positions].
-    """
+    Codes are less than `values`. Positions with equal codes keep their order."""
     free = np.zeros(values + 1, np.int64)
     for code in codes:
         free[code + 1] += 1
@@ -40,11 +37,12 @@ def by_code(codes, values):
 
 @njit(**PLAIN)
 def sort_groups(order, k, group, sizes, slots):
-    """Suffix trie kernel: sort the targets of a text by (group, code k places before) into `slots` [members].
+    """Suffix trie kernel: sort the targets of a text by (group, code k places before); returns the number of targets.
 
-    `order` lists all positions by code. group [positions] is NONE for positions outside all groups, and sizes [groups]
-    are the numbers of members. Each member has k positions before it. Returns the number of members.
-    """
+    - `order` lists all positions of the text by code.
+    - group [positions] is the group of each position, or NONE. Positions in groups have k positions before them.
+    - sizes [groups] are the numbers of targets of all groups.
+    - `slots` gets the sorted targets."""
     free = np.empty(len(sizes), np.int64)
     total = 0
     for g in range(len(sizes)):
@@ -63,10 +61,10 @@ def sort_groups(order, k, group, sizes, slots):
 def split_groups(codes, k, slots, group, owner, places):
     """Suffix trie kernel: split groups of targets by the code k places before; returns the number of classes.
 
-    A class is the set of targets of a group that share this code. Classes are numbered in the order of `slots`. For
-    each target, group [positions] becomes the class. owner [classes] becomes the group that contains the class. places
-    [classes + 1] becomes the first slot of each class, and at the end the number of slots.
-    """
+    A class is the set of targets of a group that share this code. Classes are numbered in the order of `slots`, the
+    targets from `sort_groups`. group [positions] becomes the class of each target. owner [classes] gets the group that
+    each class comes from. `places` gets the index in `slots` of the first target of each class, followed by the number
+    of targets."""
     classes, word = 0, NONE
     for i in range(len(slots)):
         p = slots[i]
@@ -82,14 +80,16 @@ def split_groups(codes, k, slots, group, owner, places):
 def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_of, parts, made, grows):
     """Suffix trie kernel: make the nodes of level k from classes of targets; returns the number of new nodes.
 
-    V is the code of a sentence start, and contexts have fewer than `order` words. For each group, sizes and node_of
-    [groups] are the number of members and the trie node. `parts` are arrays with one element per new node: above
-    (parent), word (code), depth (words of the longest context), chain (number of contexts), count (targets).
+    A class has the targets of a group that share the word k places before.
 
-    If `collapse`, a class with all members of its group makes no node but joins the node of the group. made [classes]
-    becomes the number of the new node, from 0, or NONE for a class without a new node. grows [classes] becomes whether
-    the contexts of the class may get longer.
-    """
+    - V is the code of a sentence start. Contexts have fewer than `order` words.
+    - `slots` and `places` are those of `split_groups`, and `owner` is the group of each class.
+    - sizes and node_of [groups] are the number of targets and the trie node of each group.
+    - `parts` are five arrays with one element per new node: parent, word code, number of words of the longest context,
+      number of contexts, number of targets.
+    - With `collapse`, a class with all targets of its group makes no node, but joins the node of the group.
+    - made [classes] gets the index of the new node, from 0, or NONE.
+    - grows [classes] gets whether the contexts of the class may get longer."""
     above, word, depth, chain, count = parts
     new = 0
     for c in range(len(owner)):
@@ -100,7 +100,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
             continue
         longest = k
         while collapse and members == 1 and longest < order - 1 and codes[p - longest] != V:
-            longest += 1  # the contexts of a single target do not branch
+            longest += 1  # longer contexts of a single target do not branch
         made[c] = new
         above[new], word[new], count[new] = node_of[g], codes[p - k], members
         depth[new], chain[new] = longest, 1 + longest - k
@@ -110,10 +110,9 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
 
 @njit(**PLAIN)
 def regroup(group, number):
-    """Suffix trie kernel: replace the class of each text position in `group` by the new group, number[class].
+    """Suffix trie kernel: replace the class of each text position in `group` by its group in the next level.
 
-    number[class] is NONE if the contexts of the class do not get longer.
-    """
+    number [classes] is the new group of each class, or NONE if its contexts do not get longer."""
     for p in range(len(group)):
         if group[p] != NONE:
             group[p] = number[group[p]]
@@ -121,9 +120,9 @@ def regroup(group, number):
 
 @njit(**PLAIN)
 def sort_words(order, group, made, places, slots):
-    """Suffix trie kernel: sort the targets of all classes with a new node by (class, code of the target).
+    """Suffix trie kernel: sort the targets of all classes with a new node by (class, word code of the target).
 
-    `slots` receives the sorted targets. Returns the number of these targets.
+    `made` and `places` are those of `make_nodes`. `slots` gets the sorted targets. Returns the number of these targets.
     """
     free = np.empty(len(made), np.int64)
     total = 0
@@ -143,11 +142,12 @@ def sort_words(order, group, made, places, slots):
 def make_entries(codes, slots, group, made, first_node, first_entry, entry, parts):
     """Suffix trie kernel: make the (context, next word) entries of the new nodes; returns the number of new entries.
 
-    `slots` lists the targets by class, then by code. `parts` are arrays with one element per new entry: node, word
-    (code), above (the entry of the same word at a shorter context) and count (targets). entry [positions] is the
-    deepest entry of each target so far, and becomes the new entry. `first_node` and `first_entry` are the numbers of
-    the first new node and of the first new entry.
-    """
+    - `slots` lists the targets by class, then by word code.
+    - `made` [classes] is the index of the new node of each class.
+    - `parts` are four arrays with one element per new entry: node, word code, the entry of the same word in the next
+      shorter context, and number of targets.
+    - entry [positions] is the entry of each target in the longest context so far. It becomes the new entry.
+    - `first_node` and `first_entry` are the indices of the first new node and entry in the whole trie."""
     node, word, above, count = parts
     new, last = NONE, NONE
     for p in slots:
@@ -163,8 +163,7 @@ def make_entries(codes, slots, group, made, first_node, first_entry, entry, part
 def left_over(count, above):
     """Suffix trie kernel: the count of each node (or entry) minus the counts of its children.
 
-    above[i] is the parent of node (or entry) i, -1 for none.
-    """
+    above[i] is the parent of node (or entry) i, or negative for none."""
     rest = count.copy()
     for i in range(len(above)):
         if above[i] >= 0:
@@ -176,8 +175,8 @@ def left_over(count, above):
 def offsets(owners, size):
     """Suffix trie kernel: offsets [size + 1] of the run of each owner in an ascending list of owners.
 
-    The run of owner i is at offsets[i] : offsets[i + 1]. Elements with an owner below 0 come before all runs.
-    """
+    `owners` has one element per item. The items of owner i are those from offsets[i] to offsets[i + 1] - 1. Items with
+    a negative owner come first."""
     begins = np.zeros(size + 1, np.int32)
     before = 0
     for owner in owners:
@@ -206,12 +205,11 @@ def search(values, begin, end, target):
 
 @njit(**PLAIN)
 def locate(codes, targets, V, order, above, word, children, entry_word, starts, node, entry):
-    """Suffix trie kernel: find the deepest node that matches the words before each target, and the deepest entry.
+    """Suffix trie kernel: for each target, find the node of the longest matching context, and the matching entry.
 
-    node [targets] becomes the deepest matching node. entry [targets] becomes the entry of the target word at this node,
-    or at the nearest ancestor that has one. The entries of the root are numbered by word code. `children` and `starts`
-    are `offsets` of the child nodes and of the entries of each node.
-    """
+    node [targets] gets the deepest node that matches the words before the target. entry [targets] gets the entry of the
+    target word at this node, or else at the nearest ancestor that has one. `children` and `starts` are the offsets of
+    the child nodes and of the entries of each node."""
     for t in range(len(targets)):
         p = targets[t]
         n, k = 0, 1
@@ -233,19 +231,17 @@ def locate(codes, targets, V, order, above, word, children, entry_word, starts, 
 
 @njit(**PLAIN)
 def _joins(above, count, n):
-    """Suffix trie kernel: whether node n has all targets of its parent, so that `collapse` merges both.
+    """Suffix trie kernel: whether `collapse` merges node n into its parent, because both have the same targets.
 
-    No node is merged into the root, node 0.
-    """
+    No node is merged into the root, node 0."""
     return above[n] > 0 and count[n] == count[above[n]]
 
 
 @njit(**PLAIN)
 def tops(above, count, depth):
-    """Suffix trie kernel: replace the depth of each node by the depth of the first node in the same chain.
+    """Suffix trie kernel: replace the depth of each node by the depth of the first node in its chain.
 
-    A chain is a path of nodes that `collapse` would merge into one node.
-    """
+    A chain is a path of nodes that `collapse` merges into one node."""
     for n in range(len(above)):
         if _joins(above, count, n):
             depth[n] = depth[above[n]]
@@ -256,10 +252,9 @@ def tops(above, count, depth):
 def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_depth, chain):
     """Suffix trie kernel: collapse a context trie by merging nodes into parents that have the same targets.
 
-    No node is merged into node 0. node_of [nodes] and entry_of [entries] become the numbers of nodes and entries in the
-    collapsed trie. new_depth and chain become the depth and the number of merged nodes of each node in the collapsed
-    trie. Returns the numbers of nodes and of entries in the collapsed trie.
-    """
+    No node is merged into the root. node_of [nodes] and entry_of [entries] get the indices of nodes and entries in the
+    collapsed trie. For each node of the collapsed trie, new_depth gets the depth, and chain the number of merged nodes.
+    Returns the number of nodes and the number of entries of the collapsed trie."""
     nodes, entries = 0, 0
     for n in range(len(above)):
         joins = _joins(above, count, n)
@@ -282,11 +277,10 @@ def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_de
 
 @njit(**PLAIN)
 def keep_living(alive, above, entry_node, entry_above, node_alive, link):
-    """Suffix trie kernel: mark nodes with a living entry at the node or below; returns the number of living entries.
+    """Suffix trie kernel: mark the nodes with a living entry in their subtree; returns the number of living entries.
 
-    alive [entries] marks the living entries. link [entries] becomes the number, among the living entries, of the entry
-    or else of the nearest living entry above.
-    """
+    alive [entries] marks the living entries, which get new indices in the same order. link [entries] gets the new index
+    of each living entry. For other entries, it gets the new index of the nearest living entry above."""
     for e in range(len(alive)):
         if alive[e]:
             node_alive[entry_node[e]] = True
@@ -307,12 +301,12 @@ def keep_living(alive, above, entry_node, entry_above, node_alive, link):
 def cut_out(touched, parent, begins, above, starts, entry_above, entry_word, rows, node, word, over):
     """Suffix trie kernel: copy the entries of some nodes, in the order of the nodes, into arrays of a smaller trie.
 
-    touched [nodes] are the nodes to copy, ascending, with all ancestors. parent [nodes] is the index in `touched` of
-    the parent of each node. begins [nodes + 1] are the offsets of the entries of each node in the result. For each
-    copied entry, `rows` becomes the number of the entry in the full trie. node, word and over become the index of the
-    node in `touched`, the next word, and the copied entry above. The entry above lies at the parent, or at a higher
-    ancestor in a pruned trie.
-    """
+    - touched [nodes] are the nodes to copy, ascending, with all their ancestors.
+    - parent [nodes] is the index in `touched` of the parent of each node.
+    - begins [nodes + 1] are the offsets of the entries of each node in the result.
+
+    For each copied entry, `rows` gets its index in the full trie, `node` the index of its node in `touched`, and `word`
+    the next word. `over` gets the copied entry of the same word in the nearest shorter context, or NONE."""
     for i in range(len(touched)):
         n, shift = touched[i], begins[i]
         for e in range(starts[n], starts[n + 1]):

@@ -12,8 +12,7 @@ _HALF = np.uint64(32)  # half of the bits of a hash
 def count_distinct(rows, begins, ends, table):
     """Word groups kernel: the number of distinct words of each group: int64 [groups].
 
-    Words are given as row numbers below `table`. Group g has the rows rows[begins[g] : ends[g]], where -1 is ignored.
-    """
+    A word is an index less than `table`. The words of group g are rows[begins[g] : ends[g]], where -1 is ignored."""
     seen, sizes = np.full(table, -1, np.int64), np.zeros(len(begins), np.int64)
     for g in range(len(begins)):
         for t in range(begins[g], ends[g]):
@@ -28,9 +27,8 @@ def count_distinct(rows, begins, ends, table):
 def distinct(rows, begins, ends, table, offsets):
     """Word groups kernel: the distinct words of each group, in ascending order: int32 [offsets[-1]].
 
-    Words are given as row numbers below `table`. Group g has the rows rows[begins[g] : ends[g]], where -1 is ignored.
-    The result has the distinct rows of group g at offsets[g] : offsets[g + 1].
-    """
+    A word is an index less than `table`. The words of group g are rows[begins[g] : ends[g]], where -1 is ignored. The
+    result has the distinct words of group g at offsets[g] to offsets[g + 1] - 1."""
     seen, members = np.full(table, -1, np.int64), np.empty(offsets[-1], np.int32)
     for g in range(len(begins)):
         place = offsets[g]
@@ -46,10 +44,9 @@ def distinct(rows, begins, ends, table, offsets):
 
 @njit(**PLAIN)
 def same_as(members, offsets):
-    """Word groups kernel: the first group that has the same words as each group: int64 [groups].
+    """Word groups kernel: for each group, the first group that has the same words: int64 [groups].
 
-    The words of group g are members[offsets[g] : offsets[g + 1]], ascending.
-    """
+    The words of group g are members[offsets[g] : offsets[g + 1]], in ascending order."""
     groups = len(offsets) - 1
     slots = 1
     while slots < 2 * groups:

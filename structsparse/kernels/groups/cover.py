@@ -1,6 +1,7 @@
 """Kernels for covers, which are sets of overlapping groups: repeated members, colouring, nesting, sums over groups.
 
-An atom is a set of entries that lie in the same groups. The atoms of group g are members[offsets[g] : offsets[g + 1]].
+An atom is a set of entries that lie in exactly the same groups. A member is an atom listed in a group. Group g has the
+atoms members[offsets[g] : offsets[g + 1]].
 """
 
 import numpy as np
@@ -8,12 +9,14 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-ALONE = 1 << 15  # up to this many members, one thread does all the work, as starting other threads takes longer
+ALONE = 1 << 15  # up to this total size of all groups, one thread is faster than several
 
 
 @njit(**SERIAL)
 def repeated(members, offsets, atoms):
-    """Cover kernel: the first member that repeats an atom of its overlapping group; -1 if there is none."""
+    """Cover kernel: the first index in `members` that repeats an atom of its overlapping group, or -1 if there is none.
+
+    An atom is a set of entries that lie in the same groups."""
     seen = np.full(atoms, -1, np.int64)
     for g in range(offsets.size - 1):
         for m in range(offsets[g], offsets[g + 1]):
@@ -25,15 +28,14 @@ def repeated(members, offsets, atoms):
 
 @njit(**SERIAL)
 def colours(members, offsets, order, multiplicity):
-    """Cover kernel: greedy colouring of overlapping groups in the given order: int64 [groups].
+    """Cover kernel: greedy colouring of overlapping groups in the given order; returns the colour of each group.
 
-    Each group gets the first colour that no group with a common atom has. multiplicity [atoms] is the number of groups
-    that contain each atom.
-    """
+    Each group gets the lowest colour that no group with a common atom has. An atom is a set of entries that lie in the
+    same groups. multiplicity [atoms] counts the groups that contain each atom."""
     colour = np.empty(offsets.size - 1, np.int64)
     start = np.zeros(multiplicity.size + 1, np.int64)
     start[1:] = np.cumsum(multiplicity)
-    # met: the colours so far of the groups of each atom; filled: how many colours each atom has met
+    # `met` lists, for each atom, the colours of its groups so far; `filled` counts them
     met, filled = np.empty(start[-1], np.int64), np.zeros(multiplicity.size, np.int64)
     taken = np.full(offsets.size, -1, np.int64)
     for g in order:
@@ -53,11 +55,9 @@ def colours(members, offsets, order, multiplicity):
 
 @njit(**SERIAL)
 def nested(members, offsets, largest_first, atoms):
-    """Cover kernel: whether the overlapping groups are nested, that is, disjoint or one inside the other.
+    """Cover kernel: whether the overlapping groups are nested: any two are disjoint, or one contains the other.
 
-    The groups are visited by size, the largest first. They are nested if, for each group, all atoms have the same
-    latest visited group.
-    """
+    `largest_first` lists the groups by size. `atoms` is the number of atoms."""
     latest = np.full(atoms, -1)
     for g in largest_first:
         group = members[offsets[g] : offsets[g + 1]]
@@ -70,7 +70,7 @@ def nested(members, offsets, largest_first, atoms):
 
 @njit(**SUMS)
 def _gathered(values, members):
-    """Cover kernel: the sum of values [atoms] over the members of one overlapping group."""
+    """Cover kernel: the sum of `values`, one per atom, over the atoms of one overlapping group."""
     total = 0.0
     for m in range(members.size):
         total += values[members[m]]
@@ -79,7 +79,7 @@ def _gathered(values, members):
 
 @njit(**PARALLEL)
 def gather(values, members, offsets, sums):
-    """Cover kernel: sums[g] <- sum of values [atoms] over the members of overlapping group g."""
+    """Cover kernel: sums[g] gets the sum of `values`, one per atom, over the atoms of overlapping group g."""
     if members.size <= ALONE:
         for g in range(sums.size):
             sums[g] = _gathered(values, members[offsets[g] : offsets[g + 1]])

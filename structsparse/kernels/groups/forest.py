@@ -1,14 +1,19 @@
 """Kernels for forests of nested groups: orders of the nodes, and sums and maxima over subtrees.
 
-A node is a group; the parent of a node is the smallest group that contains the node. Level order is breadth first: a
-node comes after its parent, and the children of a node are contiguous. So loops between two levels read and write
-memory in order. If the nodes already come level by level, their order does not change. Preorder is depth first: a
-subtree is contiguous, and the path to the root needs one slot per depth. In level order, above[k] is the place of the
-parent of the node at place k, -1 for a root.
+A node is a group. The parent of a node is the smallest group that contains it. The place of a node is its index in one
+of two orders:
 
-Memory of a node: a unit is a block of `width` entries, and unit u begins at u * width. The node at place k owns
-units[starts[k]] to units[starts[k + 1] - 1]. If each node owns one unit, `starts` is empty. If node k moreover owns
-unit k, `units` is empty, too. Sums are float64.
+- Level order is breadth first: a node comes after its parent, and the children of a node are contiguous. above[k] is
+  the place of the parent of the node at place k, or -1 for a root.
+- Preorder is depth first: a subtree is contiguous.
+
+The memory of a parameter consists of units, which are blocks of `width` entries. Unit u begins at entry u * width. The
+node at place k owns the units `units[starts[k]:starts[k + 1]]`.
+
+- If each node owns one unit, `starts` is empty.
+- If the node at place k owns just unit k, for all k, `units` is empty as well.
+
+Sums are float64.
 """
 
 import numpy as np
@@ -21,10 +26,9 @@ from structsparse.kernels.options import SERIAL, SUMS
 def level_order(parents):
     """Forest groups kernel: level order of the nodes, as the node at each place and the place of its parent.
 
-    parents [nodes] is the parent of each node, -1 for a root. Nodes in cycles are left out.
-    """
+    parents [nodes] is the parent of each node, or -1 for a root. Nodes in cycles, or below them, are left out."""
     nodes = parents.size
-    first = np.zeros(nodes + 2, np.int64)  # first child of node i - 1 in `children`; roots have parent -1
+    first = np.zeros(nodes + 2, np.int64)  # where the children of node i - 1 begin in `children`; roots at i = 0
     for i in range(nodes):
         first[parents[i] + 2] += 1
     for i in range(nodes):
@@ -32,7 +36,7 @@ def level_order(parents):
     children = np.empty(nodes, np.int32)
     for i in range(nodes):
         children[first[parents[i] + 1]] = i
-        first[parents[i] + 1] += 1  # ends as the index after the last child
+        first[parents[i] + 1] += 1  # in the end, the children of node p are those from first[p] to first[p + 1]
     order, above = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
     end = first[0]
     for k in range(end):
@@ -48,7 +52,7 @@ def level_order(parents):
 
 @njit(**SERIAL)
 def levelled(parents):
-    """Forest groups kernel: whether the nodes already come level by level, given the parent of each node."""
+    """Forest groups kernel: whether the nodes are already in level order (by depth), given the parent of each node."""
     depth = np.zeros(parents.size, np.int32)
     for k in range(parents.size):
         if parents[k] >= k:
@@ -62,7 +66,7 @@ def levelled(parents):
 
 @njit(**SERIAL)
 def level_offsets(above):
-    """Forest groups kernel: the first place of each level in level order, then the number of nodes."""
+    """Forest groups kernel: the first place of each level in level order, followed by the number of nodes."""
     offsets = [0]
     for k in range(above.size):
         if above[k] >= offsets[-1]:
@@ -73,7 +77,7 @@ def level_offsets(above):
 
 @njit(**SERIAL)
 def cycle_above(parents, node):
-    """Forest groups kernel: the cycle of parents that is reached from a node with no root above."""
+    """Forest groups kernel: the cycle that is reached by going from a node to its parents, if no root is above it."""
     seen = np.zeros(parents.size, np.bool_)
     while not seen[node]:
         seen[node] = True
@@ -86,7 +90,7 @@ def cycle_above(parents, node):
 
 @njit(**SERIAL)
 def preorder(above):
-    """Forest groups kernel: preorder of the nodes, as the place in preorder of each place in level order."""
+    """Forest groups kernel: for the node at each place in level order, its place in preorder (depth first)."""
     size = np.ones(above.size, np.int32)
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
@@ -107,9 +111,9 @@ def preorder(above):
 def units_by_place(owners, place, units):
     """Forest groups kernel: sort the units of memory by the place of the node that owns each unit.
 
-    owners [units] is the owning node, -1 for none, and place [nodes] the place of each node. `units` becomes the units
-    of each place, one place after the other. Returns the first index of each place in `units`.
-    """
+    A unit is a block of entries, and a place is the index of a node in some order. owners [units] is the owning node of
+    each unit, or -1 for none. place [nodes] is the place of each node. `units` gets the units, one place after the
+    other. Returns the first index of each place in `units`."""
     starts = np.zeros(place.size + 2, np.int64)
     for unit in range(owners.size):
         if owners[unit] >= 0:
@@ -126,7 +130,7 @@ def units_by_place(owners, place, units):
 
 @njit(**SERIAL)
 def add_upwards(values, above):
-    """Forest groups kernel: values[k] <- sum of values over the subtree of node k, in level order."""
+    """Forest groups kernel: replace each values[k] by the sum of values over the subtree of node k, in level order."""
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -134,7 +138,7 @@ def add_upwards(values, above):
 
 @njit(**SERIAL)
 def add_downwards(values, above):
-    """Forest groups kernel: values[k] <- sum of values over the path from the root to node k, in level order."""
+    """Forest groups kernel: replace each values[k] by the sum of values from the root to node k, in level order."""
     for k in range(above.size):
         if above[k] >= 0:
             values[k] += values[above[k]]
@@ -142,7 +146,7 @@ def add_downwards(values, above):
 
 @njit(**SERIAL)
 def largest(x, units, starts, width, above, values):
-    """Forest groups kernel: values[k] <- the largest |x| in the subtree of node k, in level order."""
+    """Forest groups kernel: values[k] gets the largest |x| in the subtree of node k, in level order."""
     values[:] = 0.0
     for k in range(values.size - 1, -1, -1):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
@@ -151,7 +155,7 @@ def largest(x, units, starts, width, above, values):
             unit = units[u] if units.size > 0 else u
             for e in range(unit * width, (unit + 1) * width):
                 size = abs(np.float64(x[e]))
-                most = size if not size <= most else most  # comparisons with NaN are false, so NaN stays NaN
+                most = size if not size <= most else most  # written so that NaN stays NaN
         values[k] = most
         if above[k] >= 0 and not most <= values[above[k]]:
             values[above[k]] = most
@@ -159,10 +163,9 @@ def largest(x, units, starts, width, above, values):
 
 @njit(**SERIAL)
 def largest_upwards(values, where, above):
-    """Forest groups kernel: values[k] <- the largest value in the subtree of node k, in level order.
+    """Forest groups kernel: values[k] gets the largest value in the subtree of node k, in level order.
 
-    where[k] becomes the position of this value; -1 means no value.
-    """
+    where[k] gets the position of this value. A node with where[k] = -1 has no value."""
     for k in range(above.size - 1, -1, -1):
         p = above[k]
         if p >= 0 and where[k] >= 0 and (where[p] < 0 or values[k] > values[p]):
@@ -171,10 +174,9 @@ def largest_upwards(values, where, above):
 
 @njit(**SERIAL)
 def own_largest(x, units, starts, width, values, where):
-    """Forest groups kernel: values[k] <- the largest |x| among the entries of node k, without the nodes below.
+    """Forest groups kernel: values[k] gets the largest |x| among the entries of node k, without the nodes below.
 
-    where[k] becomes the position of this entry in x. A node without entries is unchanged.
-    """
+    where[k] gets the position of this entry in x. A node without entries is unchanged."""
     for k in range(values.size):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
         for u in range(a, b):
@@ -186,10 +188,9 @@ def own_largest(x, units, starts, width, values, where):
 
 @njit(**SERIAL)
 def own_squares(x, units, starts, width, cut, squares):
-    """Forest groups kernel: squares[k] <- sum of soft(x, cut)^2 over the entries of node k, without the nodes below.
+    """Forest groups kernel: squares[k] gets the sum of soft(x, cut)^2 over the entries of node k itself.
 
-    soft(x, cut) is the soft threshold.
-    """
+    Entries of the nodes below are left out. soft(x, cut) is soft thresholding of x at `cut`."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _square_each(x, cut, squares)
@@ -206,7 +207,7 @@ def own_squares(x, units, starts, width, cut, squares):
 
 @njit(**SUMS)
 def _squares(x, cut):
-    """Forest groups kernel: sum of the squares of the soft threshold soft(x, cut) over a contiguous piece of a node."""
+    """Forest groups kernel: the sum of squares of the soft-thresholded entries in one unit (block) of memory."""
     total = 0.0
     for i in range(x.size):
         rest = np.float64(x[i] - min(max(x[i], -cut), cut))
@@ -216,7 +217,9 @@ def _squares(x, cut):
 
 @njit(**SERIAL)
 def _square_each(x, cut, squares):
-    """Forest groups kernel: squares[k] <- soft(x[k], cut)^2, if node k has exactly the entry x[k]."""
+    """Forest groups kernel: squares[k] gets the square of x[k], soft-thresholded at `cut`.
+
+    Node k must have just this entry."""
     for k in range(squares.size):
         rest = np.float64(x[k] - min(max(x[k], -cut), cut))
         squares[k] = rest * rest
@@ -224,7 +227,9 @@ def _square_each(x, cut, squares):
 
 @njit(**SERIAL)
 def _square_scattered(x, units, cut, squares):
-    """Forest groups kernel: squares[k] <- soft(x[units[k]], cut)^2, if node k has exactly the entry x[units[k]]."""
+    """Forest groups kernel: squares[k] gets the square of x[units[k]], soft-thresholded at `cut`.
+
+    Node k must have just this entry."""
     for k in range(squares.size):
         rest = np.float64(x[units[k]] - min(max(x[units[k]], -cut), cut))
         squares[k] = rest * rest

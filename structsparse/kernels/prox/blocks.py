@@ -1,11 +1,9 @@
 """Kernels of the group lasso prox over blocks of rows, and of sums over blocks, in place on flat CPU memory.
 
-Block g has the rows offsets[g] : offsets[g + 1] of a parameter with `width` entries per row. A thread processes whole
-blocks in tiles of about TILE entries, which fit its cache. All threads share a block of more than LARGE entries. The
-tiles depend on sizes alone, so results do not depend on the number of threads.
-
-Sums are float64, as a float32 sum of a million entries is wrong in the third digit. Only blocks of at most vectors.FEW
-entries are summed in the dtype of the entries, with a relative error of at most 1e-6.
+- Block g has the rows offsets[g] to offsets[g + 1] - 1 of a parameter with `width` entries per row.
+- A tile is a list of whole blocks that one thread processes. All threads share a block of more than LARGE entries.
+- Tiles depend on sizes alone. Results therefore do not depend on the number of threads.
+- Sums are float64. Only blocks of at most vectors.FEW entries are summed in the dtype of the entries.
 """
 
 import numpy as np
@@ -15,21 +13,23 @@ from structsparse.kernels import vectors
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 from structsparse.kernels.prox.entries import _soft_metric, soft_threshold_metric
 
-TILE = 1 << 15  # entries of a tile; a tile and its steps fit a second-level cache
-ALONE = 1 << 18  # up to this many entries, one thread does all the work, as starting other threads takes longer
-PORTION = 1 << 11  # entries of small blocks processed together; entries and factors fit a first-level cache
-BEHIND = 128  # entries after a small block that vector instructions may read or fill
-LINE = 64  # bytes of a vector register
-# squared norms from LEAST to MOST are exact enough in float32; smaller norms matter only for thresholds below FAINT
+TILE = 1 << 15  # intended number of entries in a tile; a tile and its steps fit a second-level cache
+ALONE = 1 << 18  # up to this number of entries, one thread is faster than several
+PORTION = 1 << 11  # number of entries of small blocks that are processed together, in the first-level cache
+BEHIND = 128  # number of entries after a small block that vector instructions may read or fill
+LINE = 64  # number of bytes of a vector register
+# float32 sums of squares outside LEAST to MOST are computed again; small ones only for thresholds below FAINT
 LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12
-RUN = 1 << 18  # entries of a tile in the prox without steps; smaller tiles cost up to 6 % more time for scheduling
-LARGE = 1 << 21  # entries: all threads share a block with more entries
-ROUNDS = 60  # most Newton iterations; a dozen are enough on ordinary input
+RUN = 1 << 18  # intended number of entries in a tile of the prox without steps
+LARGE = 1 << 21  # all threads share a block with more entries than this
+ROUNDS = 60  # maximum number of Newton iterations
 
 
 @njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
-    """Blocks prox kernel: sparse group lasso, row block g <- group prox of soft(x, cut), threshold * weight[g]."""
+    """Blocks prox kernel: sparse group lasso, over blocks of rows.
+
+    Block g is soft-thresholded at `cut`, then shrunk by the prox of threshold * weight[g] * norm."""
     if x.size <= ALONE:
         _shrink_tile(x, offsets, width, weight, threshold, cut)
         return
@@ -47,9 +47,8 @@ def shrink_blocks(x, offsets, width, weight, threshold, cut):
 def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
     """Blocks prox kernel: sparse group lasso with a step per entry, over blocks of rows.
 
-    Block g of x <- group prox of soft(x, cut * steps) with strength * weight[g], in the metric 1 / steps. soft is the
-    soft threshold.
-    """
+    Block g is soft-thresholded at cut * steps, then shrunk by the prox of strength * weight[g] * norm in the metric 1 /
+    steps."""
     if x.size <= ALONE:
         _shrink_tile_metric(x, steps, offsets, width, weight, strength, cut)
         return
@@ -65,10 +64,9 @@ def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
 
 @njit(**PARALLEL)
 def block_sums(x, offsets, width, power, sums):
-    """Blocks kernel: sums[g] <- sum of |x|^power (1 or 2) over row block g.
+    """Blocks kernel: sums[g] gets the sum of |x|^power (power 1 or 2) over row block g.
 
-    `sums` (float64) must be zero before.
-    """
+    `sums` (float64) must be zero."""
     if x.size <= ALONE:
         _sum_tile(x, offsets, width, power, sums)
         return
@@ -86,9 +84,8 @@ def block_sums(x, offsets, width, power, sums):
 def block_sums_past(x, offsets, width, cuts, sums):
     """Blocks kernel: count and sums of the entries of each row block whose absolute value exceeds a cut.
 
-    For the entries of block g with |x| > cuts[g], sums[:, g] <- their number, sum of |x| - cut, sum of (|x| - cut)^2.
-    `sums` (float64) must be zero before.
-    """
+    For the entries of block g with |x| > cuts[g], sums[:, g] gets three numbers: their count, the sum of |x| - cuts[g],
+    and the sum of (|x| - cuts[g])^2. `sums` is float64."""
     if x.size <= ALONE:
         for g in range(cuts.size):
             sums[:, g] = _sums_past(x[offsets[g] * width : offsets[g + 1] * width], cuts[g])
@@ -99,7 +96,7 @@ def block_sums_past(x, offsets, width, cuts, sums):
 
 @njit(**SUMS)
 def _sums_past(x, cut):
-    """Blocks kernel: the number of entries of a row block with |x| > cut, and sums of |x| - cut and of its square."""
+    """Blocks kernel: count of the entries of a row block with |x| > cut, and sums of |x| - cut and (|x| - cut)^2."""
     many, total, squares = 0.0, 0.0, 0.0
     for i in range(x.size):
         past = max(np.float64(abs(x[i])) - cut, 0.0)
@@ -113,8 +110,7 @@ def _sums_past(x, cut):
 def _tiles(offsets, width, entries):
     """Blocks prox kernel: first and end block of each tile, which is a piece of work of about `entries` entries.
 
-    Blocks of more than LARGE entries are left out. Such a block can only be the last block of its tile.
-    """
+    Blocks of more than LARGE entries are left out."""
     tiles = 1 + offsets[-1] * width // entries
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
     first, last = bounds[:-1], bounds[1:].copy()
@@ -150,13 +146,13 @@ def _power_sum_large(x, power):
 
 @njit(**SERIAL)
 def _squares(x, start, stop, cut):
-    """Blocks prox kernel: sum of the squares of the soft threshold soft(x, cut) over one row block, x[start:stop]."""
+    """Blocks prox kernel: sum of squares over one row block, x[start:stop], after soft thresholding at `cut`."""
     return vectors.square_sum(x, start, stop, ()) if cut == 0 else vectors.soft_square_sum(x, start, stop, (cut,))
 
 
 @njit(**SERIAL)
 def _factor(squares, threshold):
-    """Blocks prox kernel: the factor of the group prox for a squared norm, max(0, 1 - threshold / norm)."""
+    """Blocks prox kernel: the factor of the group prox, max(0, 1 - threshold / norm), from the squared norm."""
     if threshold == 0:
         return 1.0
     norm = np.sqrt(squares)
@@ -165,7 +161,7 @@ def _factor(squares, threshold):
 
 @njit(**SERIAL)
 def _scale(x, start, stop, cut, factor):
-    """Blocks prox kernel: scale the entries of one row block, x[start:stop] <- soft(x, cut) * factor."""
+    """Blocks prox kernel: soft-threshold one row block, x[start:stop], at `cut`, then multiply it by `factor`."""
     if cut == 0:
         vectors.multiply(x, start, stop, (factor,))
     else:
@@ -201,15 +197,14 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
 def _few_shrinker(add, fill, multiply, soft):
     """Blocks prox kernel: make a kernel that shrinks row blocks of few entries with fixed vector functions.
 
-    A choice of the vector functions for every block would take as long as the work.
-    """
+    The functions are `add` for sums of squares, `fill` for factors and `multiply` for products. `soft` tells whether
+    the entries are soft-thresholded."""
 
     @njit(**SERIAL)
     def shrink(x, bounds, g, weight, threshold, cut, squares, factors, spread):
         """Blocks prox kernel: shrink small row blocks in portions, with all sums first, then all factors and products.
 
-        Returns the first block that is not done.
-        """
+        Begins at block g. Returns the first block that is not done."""
         numbers = (cut,) if soft else ()
         while g < weight.size:
             first, begin, unsure = g, bounds[g], False
@@ -244,10 +239,9 @@ _shrink_two_soft = _few_shrinker(vectors.two_soft_square_sum, vectors.fill_two, 
 
 @njit(**SERIAL)
 def _factors(squares, weight, threshold, factors):
-    """Blocks prox kernel: factors[g] <- max(0, 1 - threshold * weight / norm) for each group of a portion.
+    """Blocks prox kernel: factors[g] gets max(0, 1 - threshold * weight / norm) for some row blocks.
 
-    The loop has no branches, so that the compiler can use vector instructions.
-    """
+    `squares` holds the squared norms. The loop has no branches, so that the compiler can vectorise."""
     for g in range(squares.size):
         share, norm = threshold * weight[g], np.sqrt(squares[g])
         left = 0.0 if norm <= share else 1 - share / norm
@@ -275,17 +269,14 @@ def _total(partial, column):
     return total
 
 
-# Group prox in the metric 1 / steps: a living group w becomes theta * p, where p = w / (theta + strength * steps) and
-# theta solves |p| = 1. As 1 / |p| is increasing and concave in theta, Newton's method on 1 / |p| = 1 converges from any
-# starting point below the root. The method starts at |soft(w, strength * steps)|, and then no entry of p exceeds 1.
+# --- group prox in the metric 1 / steps: Newton's method finds theta, the norm of a row block after its prox
 
 
 @njit(**SUMS)
 def _start(x, steps, strength):
     """Blocks prox kernel: the square of a lower bound of theta, the norm of a row block after its prox.
 
-    The lower bound is |soft(x, strength * steps)|.
-    """
+    The bound is the norm after soft thresholding at strength * steps."""
     total = 0.0
     for i in range(x.size):
         cut = strength * steps[i]
@@ -298,8 +289,7 @@ def _start(x, steps, strength):
 def _secular(x, steps, strength, theta):
     """Blocks prox kernel: the equation |p| = 1 for theta, the norm of a row block after its prox.
 
-    Returns |p|^2 for p = x / (theta + strength * steps), and minus half the derivative of |p|^2 with respect to theta.
-    """
+    Here p is x / (theta + strength * steps). Returns |p|^2, and minus half the derivative of |p|^2 in theta."""
     one, tiny = x.dtype.type(1), x.dtype.type(np.finfo(x.dtype).tiny)
     squares, slope = 0.0, 0.0
     for i in range(x.size):
@@ -312,7 +302,7 @@ def _secular(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _multiply(x, steps, strength, theta):
-    """Blocks prox kernel: the prox of a row block of known norm theta after the prox; zeros get a positive sign."""
+    """Blocks prox kernel: the prox of a row block, given theta, its norm after the prox; zeros get a positive sign."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(x.size):
         reach = strength * steps[i]
@@ -323,8 +313,9 @@ def _multiply(x, steps, strength, theta):
 def _climbed(squares, slope, tolerance):
     """Blocks prox kernel: the Newton step of theta, the norm of a row block after its prox.
 
-    `squares` and `slope` are the result of `_secular`. The step is zero when |p| has reached 1.
-    """
+    `squares` and `slope` come from `_secular`, which defines p. The step is zero when theta solves |p| = 1 up to
+    `tolerance`. As 1 / |p| is increasing and concave in theta, Newton's method on 1 / |p| = 1 converges from any start
+    below the root."""
     norm = np.sqrt(squares)
     return (norm - 1) * (squares / slope) if norm > 1 + tolerance else 0.0
 

@@ -1,9 +1,8 @@
 """Kernels of the prox of the max norm (largest absolute value) of each block of rows, in place on flat CPU memory.
 
-The prox clips a group at the height r where sum (|x| - r)+ / steps = strength, with (t)+ = max(t, 0). The group becomes
-zero if the sum is smaller even at r = 0. The sum is convex and falls with r. So Newton's method from a lower bound
-reaches the root from below, in finitely many iterations. An entry with step 0 cannot move, so r is at least the
-absolute value of this entry.
+The prox clips a block at the height r where the sum of max(|x| - r, 0) / steps over its entries is `strength`. The
+block becomes zero if the sum is smaller even at r = 0. The sum is convex and falls with r. Newton's method therefore
+converges to r from below. An entry with step 0 cannot move, and r is at least its absolute value.
 """
 
 import numpy as np
@@ -11,13 +10,13 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-TILE = 1 << 15  # entries of a tile, the unit of work of a thread
-ALONE = 1 << 17  # up to this many entries, one thread does all the work, as starting other threads takes longer
+TILE = 1 << 15  # number of entries in a tile, the unit of work of a thread
+ALONE = 1 << 17  # up to this number of entries, one thread is faster than several
 
 
 @njit(**PARALLEL)
 def clip_blocks(x, offsets, width, weight, threshold):
-    """Blocks max prox kernel: row block g of x <- prox of threshold * weight[g] * max |v|, by clipping."""
+    """Blocks max prox kernel: prox of threshold * weight[g] * max |v| over each row block g, by clipping."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -26,7 +25,7 @@ def clip_blocks(x, offsets, width, weight, threshold):
 
 @njit(**PARALLEL)
 def clip_blocks_metric(x, steps, offsets, width, weight, strength):
-    """Blocks max prox kernel: clip row block g, the prox of strength * weight[g] * max |v| with a step per entry."""
+    """Blocks max prox kernel: prox of strength * weight[g] * max |v| over each row block g, with a step per entry."""
     first, last = _tiles(offsets, width)
     for tile in prange(first.size):
         for g in range(first[tile], last[tile]):
@@ -59,7 +58,7 @@ def _clip(x, height):
 
 @njit(**SERIAL, fastmath={"nnan", "nsz"})
 def _largest(x, steps, strength):
-    """Blocks max prox kernel: the largest |x| - strength * step in a row block, which bounds the height from below."""
+    """Blocks max prox kernel: the largest |x| - strength * step in a row block: a lower bound of the height."""
     largest = 0.0
     for i in range(x.size):
         left = np.float64(abs(x[i])) - strength * steps[i]
@@ -69,7 +68,7 @@ def _largest(x, steps, strength):
 
 @njit(**SUMS)
 def _above(x, height):
-    """Blocks max prox kernel: sum and number of the absolute values above a height, in one row block."""
+    """Blocks max prox kernel: sum and count of the absolute values above `height`, in one row block."""
     total, count = 0.0, 0.0
     for i in range(x.size):
         size = np.float64(abs(x[i]))

@@ -1,7 +1,8 @@
 """Kernels of consensus ADMM for overlapping groups: update of the copies, and the sums of all copies of each entry.
 
-Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
-Each group has a copy of its entries, stored atom by atom from starts[g] on.
+An atom is a set of entries that lie in the same groups. Group g has the atoms members[offsets[g] : offsets[g + 1]].
+Atom k has the entries x[bounds[k] : bounds[k + 1]]. Each group has a copy of its entries, which begins at index
+starts[g] of the array `copies`.
 """
 
 import numpy as np
@@ -14,10 +15,9 @@ from structsparse.kernels.options import SERIAL, SUMS
 def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_sums, dual_sums):
     """Consensus ADMM kernel: update the copies v and the dual variables u of overlapping groups.
 
-    For each group and z = x + u: v <- group prox of z with reach, u <- z - v. The prox is for the penalty reach[g] *
-    ||v||. `copy_sums` and `dual_sums` become the sums of v and u over the groups of each entry. Returns the sums over
-    all copies of (x - v)^2, of v^2 and of x^2.
-    """
+    For each group g, let z = x + u over its entries. Then v becomes the prox of reach[g] * ||v|| at z. u becomes z - v.
+    `copy_sums` and `dual_sums` get, for each entry, the sums of v and u over its groups. Returns the sums over all
+    copies of (x - v)^2, of v^2 and of x^2."""
     copy_sums[:] = 0.0
     dual_sums[:] = 0.0
     apart, of_copies, of_x = 0.0, 0.0, 0.0
@@ -51,9 +51,8 @@ def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_su
 def consensus_of_singles(x, members, offsets, counts, reach, copies, duals, copy_sums, dual_sums):
     """Consensus ADMM kernel: update copies and dual variables of overlapping groups whose atoms are single entries.
 
-    counts [entries] is the number of copies of each entry. As dual + copy = x + old dual, `dual_sums` follows from
-    `copy_sums`, and only the copies need to be added up.
-    """
+    The update is that of `consensus`. counts [entries] is the number of copies of each entry. `dual_sums` must hold the
+    sums of the old dual variables."""
     for i in range(x.size):
         dual_sums[i] += counts[i] * x[i]
     copy_sums[:] = 0.0

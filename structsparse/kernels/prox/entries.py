@@ -1,19 +1,19 @@
 """Kernels of the prox of single entries: soft threshold and ridge shrinkage, in place on flat contiguous CPU memory.
 
-soft(x, cut) is x - max(-cut, min(x, cut)). A tile is a piece of the entries that one thread processes.
+soft(x, cut) is x - max(-cut, min(x, cut)). Threads share the entries in tiles, each of TILE entries.
 """
 
 from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-TILE = 1 << 15  # entries of a tile; a tile and its steps fit a second-level cache
-ALONE = 1 << 18  # up to this many entries, one thread does all the work, as starting other threads takes longer
+TILE = 1 << 15  # number of entries in a tile; a tile and its steps fit a second-level cache
+ALONE = 1 << 18  # up to this number of entries, one thread is faster than several
 
 
 @njit(**PARALLEL)
 def soft_threshold(x, cut):
-    """Single entries prox kernel: soft threshold (prox of l1), x <- soft(x, cut)."""
+    """Single entries prox kernel: soft threshold (prox of l1), x <- x - max(-cut, min(x, cut))."""
     if x.size <= ALONE:
         _soft(x, cut)
         return
@@ -23,10 +23,9 @@ def soft_threshold(x, cut):
 
 @njit(**PARALLEL)
 def soft_threshold_metric(x, steps, strength):
-    """Single entries prox kernel: soft threshold with a step per entry, x <- soft(x, strength * steps).
+    """Single entries prox kernel: soft threshold with a step per entry, at strength * steps.
 
-    `strength` must be positive.
-    """
+    `strength` must be positive."""
     if x.size <= ALONE:
         _soft_metric(x, steps, strength)
         return
@@ -51,8 +50,7 @@ def shrink_metric(x, steps, strength):
 def shrink_and_shorten(x, steps, strength, shorter):
     """Single entries prox kernel: ridge prox beside another penalty, x <- x / (1 + strength * steps).
 
-    `shorter` becomes steps / (1 + strength * steps), the steps for the prox of the other penalty.
-    """
+    `shorter` gets steps / (1 + strength * steps): the steps for the prox of the other penalty."""
     if x.size <= ALONE:
         _shrink_and_shorten(x, steps, strength, shorter)
         return
@@ -86,8 +84,8 @@ def _shrink_entries(x, steps, strength):
 
 @njit(**SERIAL)
 def _shrink_and_shorten(x, steps, strength, shorter):
-    """Single entries prox kernel: ridge prox of one tile, and the shortened steps for another penalty."""
+    """Single entries prox kernel: ridge prox of one tile, and the steps for the prox of another penalty."""
     one = x.dtype.type(1)
     for i in range(x.size):
-        shorter[i] = one / (one / steps[i] + strength)  # this formula holds for an infinite step, too
+        shorter[i] = one / (one / steps[i] + strength)  # this formula holds even for an infinite step
         x[i] /= one + strength * steps[i]

@@ -1,8 +1,10 @@
 """Kernels of the prox of a forest of nested groups: norms or largest absolute values of subtrees, in place.
 
-Memory is flat, contiguous, float32 or float64. `kernels.groups.forest` explains the orders of nodes. It also explains
-`units`, `starts` and `width`, which describe the memory of each node. Numbers per node are float64. soft(x, cut) is the
-soft threshold.
+A node is a group, and its subtree has all entries of the group. Memory is flat, contiguous, float32 or float64. Numbers
+per node are float64. soft(x, cut) is soft thresholding of x at `cut`.
+
+`kernels.groups.forest` explains the orders of nodes, and `units`, `starts` and `width`, which describe the memory of
+each node.
 """
 
 import numpy as np
@@ -13,21 +15,21 @@ from structsparse.kernels.options import PARALLEL, SERIAL
 from structsparse.kernels.prox.blocks import ALONE
 
 HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
-STRETCH = 1 << 12  # nodes of a level that are processed together; their numbers fit the first-level cache
+STRETCH = 1 << 12  # number of nodes of a level that are processed together, for the CPU cache
 
 
-# Prox of Euclidean norms, with reach = threshold * weight. From the leaves to the roots, each subtree is scaled by the
-# factor max(0, 1 - reach / norm), and the squared norm after scaling is added to the squared norm of the parent. From
-# the roots to the leaves, the factors are multiplied.
+# --- prox of Euclidean norms: each subtree is scaled by a factor, from the leaves to the roots
 
 
 @njit(**SERIAL)
 def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut, squares, factor):
     """Forest prox kernel: prox of norms of subtrees, threshold * sum_k weight[k] ||V_k|| + cut * ||V||_1.
 
-    V_k are the entries of the subtree of node k. Nodes are in level order. `squares` and `factor` [nodes] are work
-    memory.
-    """
+    V are all entries, and V_k those of the subtree of node k. Nodes are in level order. `squares` and `factor` [nodes]
+    are work memory.
+
+    From the leaves to the roots, each subtree is scaled by the factor max(0, 1 - threshold * weight / norm). From the
+    roots to the leaves, the factors are multiplied."""
     own_squares(x, units, starts, width, cut, squares)
     for level in range(levels.size - 2, -1, -1):
         for a in range(levels[level], levels[level + 1], STRETCH):
@@ -43,13 +45,12 @@ def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut
 def _factors(squares, weight, threshold, factor):
     """Forest prox kernel: the factor max(0, 1 - reach / norm) of each subtree, with reach = threshold * weight.
 
-    `squares` holds the squared norm of each subtree before, and after multiplication by the factor.
-    """
+    On entry, `squares` holds the squared norm of each subtree. It is then multiplied by the squared factor."""
     for k in range(squares.size):
         norm, reach = np.sqrt(squares[k]), threshold * weight[k]
         share = 1 - reach / norm
-        share = 0.0 if norm <= reach else share  # comparisons with NaN are false, so NaN stays NaN
-        factor[k] = share if reach > 0 else 1.0  # reach is NaN for 0 * inf, and counts as 0
+        share = 0.0 if norm <= reach else share  # written so that NaN stays NaN
+        factor[k] = share if reach > 0 else 1.0  # a reach of NaN comes from 0 * inf, and counts as 0
         squares[k] *= factor[k] * factor[k]
 
 
@@ -69,7 +70,9 @@ def _multiply_downwards(factor, above, parents):
 
 @njit(**SERIAL)
 def _scale_own(x, units, starts, width, cut, factor):
-    """Forest prox kernel: scale the entries of each node, without the nodes below: x <- soft(x, cut) * factor."""
+    """Forest prox kernel: scale the entries of each node itself, x <- soft(x, cut) * factor.
+
+    Entries of the nodes below are not entries of the node itself."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _scale_each(x, cut, factor)
@@ -85,7 +88,7 @@ def _scale_own(x, units, starts, width, cut, factor):
 
 @njit(**SERIAL)
 def _scale(x, cut, factor):
-    """Forest prox kernel: scale a contiguous piece of the entries of one node: x <- soft(x, cut) * factor."""
+    """Forest prox kernel: scale one unit of memory, a part of the entries of a node: x <- soft(x, cut) * factor."""
     zero = x.dtype.type(0)
     for i in range(x.size):
         scaled = (x[i] - min(max(x[i], -cut), cut)) * factor
@@ -94,7 +97,7 @@ def _scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_each(x, cut, factor):
-    """Forest prox kernel: x[k] <- soft(x[k], cut) * factor[k], if node k has exactly the entry x[k]."""
+    """Forest prox kernel: x[k] <- soft(x[k], cut) * factor[k]; for forests where node k has just the entry x[k]."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         scaled = (x[k] - min(max(x[k], -cut), cut)) * x.dtype.type(factor[k])
@@ -103,7 +106,7 @@ def _scale_each(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_scattered(x, units, cut, factor):
-    """Forest prox kernel: x[u] <- soft(x[u], cut) * factor[k], if node k has exactly the entry u = units[k]."""
+    """Forest prox kernel: x[u] <- soft(x[u], cut) * factor[k]; if node k has just the entry u = units[k]."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         u = units[k]
@@ -111,23 +114,19 @@ def _scale_scattered(x, units, cut, factor):
         x[u] = zero if factor[k] == 0 else scaled
 
 
-# Prox of largest absolute values. From the leaves to the roots, each subtree is clipped at the height r where
-# sum_e (|v_e| - r)+ / step_e = strength * weight. The sum is over the entries v_e of the subtree; (t)+ = max(t, 0).
-# A max-heap of the subtree yields the |v_e| in descending order. Entries that are clipped together stay equal, and go
-# back to the heap as one element. The count of an element is the sum of 1 / step over these entries. Each node pushes
-# at most one element, so there are at most two pops per entry. The mass of a subtree is sum_e |v_e| / step_e. If the
-# mass is at most strength * weight, the subtree becomes zero. The heap is a pairing heap: to merge two heaps, the top
-# with the smaller value becomes a child of the other top.
+# --- prox of largest absolute values: each subtree is clipped at a height, from the leaves to the roots
 
 
 @njit(**PARALLEL)
 def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
     """Forest prox kernel: prox of largest entries of subtrees, strength * sum_k weight[k] max|V_k| + cut * ||V||_1.
 
-    V_k are the entries of the subtree of node k. Nodes are in preorder, and each tree lies within one chunk. `steps`
-    has one step per entry of x. If `steps` is empty, strength and cut are already multiplied by the step. `heap` (one
-    element per entry of the forest) and `limit` (one number per node) are work memory.
-    """
+    V are all entries, and V_k those of the subtree of node k. Nodes are in preorder, and each tree lies in one chunk.
+
+    - Each subtree is clipped at the height r where the sum of max(|v| - r, 0) / step over its entries v is strength *
+      weight. If the sum is smaller even for r = 0, the subtree becomes zero.
+    - `steps` has one step per entry. If `steps` is empty, strength and cut are already multiplied by the step.
+    - `heap` (one element per entry) and `limit` (one number per node) are work memory."""
     memory, trees = (units, starts, width), (depth, weight, limit)
     if x.size <= ALONE:
         for chunk in range(chunks.size - 1):
@@ -141,9 +140,8 @@ def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength,
 def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
     """Forest prox kernel: prox of largest entries of subtrees, for nodes in level order of `width` entries each.
 
-    The node at place k has the entries k * width : (k + 1) * width. Memory is read from end to end, three times as fast
-    as in preorder. `tops`, `mass` and `limit` (one number per node) are work memory.
-    """
+    The entries of the node at place k begin at x[k * width]. The penalty is that of `clip_forest`. `heap`, `tops`,
+    `mass` and `limit` are work memory."""
     tops[:], mass[:] = -1, 0.0
     for k in range(above.size - 1, -1, -1):
         top = tops[k]
@@ -164,14 +162,14 @@ def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, t
 
 @njit(**SERIAL)
 def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
-    """Forest prox kernel: clip the trees of one chunk, which are the nodes at places a : b in preorder."""
+    """Forest prox kernel: clip the trees of one chunk, which are the nodes at places a to b - 1 in preorder."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     first, last = (starts[a] * width, starts[b] * width) if starts.size > 0 else (a * width, b * width)
     if starts.size > 0:
         starts = starts[a : b + 1]
     elif units.size > 0:
         units = units[a:b]
-    else:  # the memory of the chunk is contiguous
+    else:  # if node k has just unit k, the memory of the chunk is contiguous
         x, steps = x[first:last], steps[first:last]
     memory, trees = (units, starts, width), (depth[a:b], weight[a:b], limit[a:b])
     _limits(x, steps, memory, trees, strength, cut, heap[first:last])
@@ -180,13 +178,12 @@ def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _limits(x, steps, memory, trees, strength, cut, heap):
-    """Forest prox kernel: limit[k] <- the height at which the largest entries of the subtree of node k are clipped.
+    """Forest prox kernel: limit[k] gets the height at which the entries of the subtree of node k are clipped.
 
-    This height does not include the clipping by the ancestors of node k.
-    """
+    The clipping by the ancestors of node k is not included."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
-    # by depth on the current path: top and mass of the merged heap of the children
+    # for each depth on the current path: top and mass of the merged heap of the children
     tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)
     slot = heap.size
     for k in range(depth.size - 1, -1, -1):
@@ -208,10 +205,9 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _with_entry(heap, top, slot, x, steps, cut, e):
-    """Forest prox kernel: push the value |soft(x[e])| on a heap, at index `slot` of the heap memory.
+    """Forest prox kernel: push the soft-thresholded absolute value of entry e on a heap, at heap index `slot`.
 
-    Returns the top of the heap and the mass of the entry, |soft(x[e])| / step.
-    """
+    Returns the top of the heap, and the mass of the entry, which is the value divided by the step."""
     value, count = abs(np.float64(x[e])), 1.0
     if steps.size > 0:
         count = 1 / np.float64(steps[e])
@@ -227,9 +223,8 @@ def _with_entry(heap, top, slot, x, steps, cut, e):
 def _limit(heap, top, mass, reach):
     """Forest prox kernel: the height at which a subtree is clipped, computed from the heap of its entries.
 
-    Also returns the top and the mass of the heap after clipping. `mass` is the sum of |v| / step over the subtree, and
-    `reach` is strength * weight.
-    """
+    `mass` is the sum of |v| / step over the entries v of the subtree. `reach` is the amount by which clipping lowers
+    it, strength * weight. Returns the height, and the top and the mass of the heap after clipping."""
     if not reach > 0:
         return np.inf, top, mass
     if not mass > reach:
@@ -240,7 +235,7 @@ def _limit(heap, top, mass, reach):
 
 @njit(**SERIAL)
 def _less(value, steps, e, cut):
-    """Forest prox kernel: the absolute value after the soft threshold, |soft(x[e], cut * step)|, for value = |x[e]|."""
+    """Forest prox kernel: the absolute value of entry e after soft thresholding; `value` is the one before."""
     if cut == 0:
         return value
     reach = cut * steps[e] if steps.size > 0 else cut
@@ -249,10 +244,10 @@ def _less(value, steps, e, cut):
 
 @njit(**SERIAL)
 def _lower_top(heap, top, reach):
-    """Forest prox kernel: clip the largest elements of a heap so that the mass falls by `reach`.
+    """Forest prox kernel: clip the largest elements of a heap, until its mass has fallen by `reach`.
 
-    Returns the height of the clipping and the top of the new heap.
-    """
+    The mass is the sum of value / step over all entries. Returns the height of the clipping and the top of the new
+    heap."""
     first, mass, count, limit = top, 0.0, 0.0, -1.0
     while top >= 0:
         value = heap[top].value
@@ -261,7 +256,7 @@ def _lower_top(heap, top, reach):
         mass += value * heap[top].count
         count += heap[top].count
         top = _without_top(heap, top)
-        if count == np.inf:  # an entry with step 0 cannot move: the height is at least its value
+        if count == np.inf:  # an entry with step 0 cannot move, so its value is the height
             limit = value
             break
     limit = limit if limit >= 0 else (mass - reach) / count
@@ -273,7 +268,7 @@ def _lower_top(heap, top, reach):
 
 @njit(**SERIAL)
 def _link(heap, a, b):
-    """Forest prox kernel: merge two pairing heaps; returns the top of the merged heap."""
+    """Forest prox kernel: merge two pairing heaps, given by their tops; returns the top of the merged heap."""
     if heap[a].value < heap[b].value:
         a, b = b, a
     heap[b].next = heap[a].child
@@ -285,8 +280,7 @@ def _link(heap, a, b):
 def _without_top(heap, top):
     """Forest prox kernel: pop the top of a pairing heap; returns the new top.
 
-    The children of the old top are merged in pairs, and then the pairs are merged from the last to the first.
-    """
+    The children of the old top are merged in pairs. The pairs are then merged from the last to the first."""
     a, pairs = heap[top].child, np.int32(-1)
     while a >= 0:
         b = heap[a].next
@@ -330,7 +324,7 @@ def _clip_own(x, steps, memory, trees, cut):
 
 @njit(**SERIAL)
 def _clip_entry(x, e, steps, cut, most):
-    """Forest prox kernel: soft-threshold one entry, then clip its absolute value at `most`."""
+    """Forest prox kernel: soft-threshold one entry, then clip its absolute value at the height `most`."""
     if cut > 0:
         reach = x.dtype.type(cut * steps[e] if steps.size > 0 else cut)
         x[e] -= min(max(x[e], -reach), reach)

@@ -1,7 +1,7 @@
 """Kernels of the prox of nonconvex penalties (l0, log-sum, MCP) on single entries, on the CPU.
 
-`prox.nonconvex` has the formulas. `steps` has one step for each entry, or one step for all. Thresholds are float64. The
-prox jumps at the threshold, so rounding could change the result.
+The formulas are in `prox.nonconvex`. `steps` has one step for each entry, or one step for all. Thresholds are float64,
+because the prox jumps at the threshold, where rounding could change the result.
 """
 
 import numpy as np
@@ -9,8 +9,8 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-TILE = 1 << 15  # entries of a tile, the unit of work of a thread
-ALONE = 1 << 16  # up to this many entries, one thread does all the work, as starting other threads takes longer
+TILE = 1 << 15  # number of entries in a tile, the unit of work of a thread
+ALONE = 1 << 16  # up to this number of entries, one thread is faster than several
 
 
 @njit(**PARALLEL)
@@ -31,7 +31,7 @@ def move_log_sum(x, steps, strength, parameter):
 
 @njit(**PARALLEL)
 def move_firm(x, steps, strength, parameter):
-    """Nonconvex prox kernel: firm threshold, the prox of the MCP, which is constant beyond `parameter`."""
+    """Nonconvex prox kernel: firm threshold, the prox of the MCP, which is constant for |x| > `parameter`."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _firm(x[a:b], steps if steps.size == 1 else steps[a:b], strength, parameter)
@@ -39,7 +39,7 @@ def move_firm(x, steps, strength, parameter):
 
 @njit(**SERIAL)
 def _tiles(x):
-    """Nonconvex prox kernel: the number of tiles of entries, which threads share."""
+    """Nonconvex prox kernel: the number of tiles (units of work of a thread) into which the entries are split."""
     return 1 if x.size <= ALONE else x.size // TILE
 
 
@@ -65,7 +65,7 @@ def _log_sum(x, steps, strength, epsilon):
             continue
         root = np.sqrt(discriminant)
         living = (past + root) / 2 if past >= 0 else 2 * epsilon * (size - threshold) / (root - past)
-        if size <= threshold:  # zero is a local minimum, too: compare the objective
+        if size <= threshold:  # 0 is another local minimum: compare the objective at both
             height = threshold * epsilon * np.log1p(living / epsilon)
             if height >= living * (size - living / 2):
                 x[i] = 0

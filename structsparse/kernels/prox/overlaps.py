@@ -1,8 +1,10 @@
 """Kernels of the exact prox of overlapping groups, by block coordinate descent on the dual problem.
 
-Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
-Each group has one dual variable per entry (its dual block), stored atom by atom from starts[g] on. If `even` is true,
-all steps are equal.
+- An atom is a set of entries that lie in the same groups. Atom k has the entries x[bounds[k] : bounds[k + 1]].
+- Group g has the atoms members[offsets[g] : offsets[g + 1]].
+- The dual block of a group is a vector with one dual variable per entry of the group. The array `dual` holds the blocks
+  of all groups. Block g begins at starts[g].
+- `steps` has one step per entry. `even` tells whether all steps are equal.
 """
 
 import numpy as np
@@ -10,17 +12,16 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-TILE = 1 << 15  # entries of a piece, the unit of work of a thread
-TRAIL = 6  # past dual vectors that an extrapolation combines
-ROUNDS = 60  # most Newton iterations; a dozen are enough on ordinary input
+TILE = 1 << 15  # number of entries in a piece, the unit of work of a thread
+TRAIL = 6  # number of past dual vectors that an extrapolation combines
+ROUNDS = 60  # maximum number of Newton iterations
 
 
 @njit(**SERIAL)
 def _read(x, steps, even, bounds, members, dual):
     """Overlaps prox kernel: remove the dual block of a group from the primal point, x <- r = x + steps * dual.
 
-    Returns the norms of r and of r / steps over the group.
-    """
+    The dual block has one dual variable per entry. Returns the norms of r and of r / steps over the group."""
     c, squares, scaled = 0, 0.0, 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):
@@ -38,9 +39,7 @@ def _read(x, steps, even, bounds, members, dual):
 def _root(x, steps, bounds, members, reach):
     """Overlaps prox kernel: the norm theta of an overlapping group after its prox, by Newton's method.
 
-    Theta is the number for which x / (theta + reach * steps) has norm 1 over the group. `kernels.prox.blocks` explains
-    why the method converges.
-    """
+    theta is the root of |x / (theta + reach * steps)| = 1, where `reach` is the strength of the group norm."""
     total = 0.0
     for k in members:
         for i in range(bounds[k], bounds[k + 1]):
@@ -69,8 +68,8 @@ def _root(x, steps, bounds, members, reach):
 def _turn(x, steps, even, bounds, members, dual, reach):
     """Overlaps prox kernel: minimise exactly over the dual block of one overlapping group.
 
-    Returns whether the dual block lies inside the ball of radius `reach`. In this case the group is zero.
-    """
+    The dual block has one dual variable per entry. Its norm is at most `reach`. Returns whether the norm is smaller, in
+    which case the group becomes zero."""
     norm, scaled = _read(x, steps, even, bounds, members, dual)
     c = 0
     if scaled <= reach:
@@ -92,7 +91,9 @@ def _turn(x, steps, even, bounds, members, dual, reach):
 
 @njit(**SERIAL)
 def _norm(x, bounds, members, zero):
-    """Overlaps prox kernel: the norm of an overlapping group without the atoms that are marked in `zero`."""
+    """Overlaps prox kernel: the norm of an overlapping group without the atoms that the mask `zero` marks.
+
+    An atom is a set of entries that lie in the same groups."""
     total = 0.0
     for k in members:
         if not zero[k]:
@@ -105,9 +106,8 @@ def _norm(x, bounds, members, zero):
 def _slack(x, bounds, members, zero, dual, reach):
     """Overlaps prox kernel: duality gap of one overlapping group, reach * |x_g| - <x_g, dual_g>.
 
-    The formula assumes that the norm of dual_g is `reach`, and avoids the cancellation of nearly equal numbers. Atoms
-    marked in `zero` count as zero.
-    """
+    x_g are the entries of the group, without the atoms marked in `zero`. dual_g is its dual block, and must have the
+    norm `reach`. The formula avoids the cancellation of nearly equal numbers."""
     norm = _norm(x, bounds, members, zero)
     if norm == 0:
         return 0.0
@@ -133,10 +133,10 @@ def _scaled_squares(x, steps, bounds, members):
 
 @njit(**SERIAL)
 def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
-    """Overlaps prox kernel: sum of x^2 / steps over all entries of penalised groups, which have reach > 0.
+    """Overlaps prox kernel: sum of x^2 / steps over the entries of all penalised groups.
 
-    The kernel also marks the atoms of these groups in `penalised`. Entries with step 0 are left out.
-    """
+    A group is penalised if reach[g] > 0. The mask `penalised` gets the atoms of these groups. Entries with step 0 are
+    left out."""
     total = 0.0
     for g in range(reach.size):
         if reach[g] > 0:
@@ -151,10 +151,9 @@ def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
 
 @njit(**SERIAL)
 def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
-    """Overlaps prox kernel: mark in `zero` the atoms of dead groups and of small overlapping groups.
+    """Overlaps prox kernel: mark the atoms of dead groups and of small overlapping groups in the mask `zero`.
 
-    A group is small if its sum of x^2 / steps is at most `small`.
-    """
+    A group is small if its sum of x^2 / steps is at most `small`. `dead` marks the groups that are zero."""
     zero[:] = False
     for g in range(reach.size):
         if reach[g] > 0:
@@ -166,7 +165,9 @@ def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
 
 @njit(**SERIAL)
 def _energy(x, steps, bounds, penalised):
-    """Overlaps prox kernel: the dual objective, which is the sum of x^2 / steps over the penalised atoms."""
+    """Overlaps prox kernel: the dual objective, which is the sum of x^2 / steps over the penalised atoms.
+
+    An atom is penalised if it lies in a group of positive strength. Entries with step 0 are left out."""
     total = 0.0
     for k in range(penalised.size):
         if penalised[k]:
@@ -178,10 +179,9 @@ def _energy(x, steps, bounds, penalised):
 
 @njit(**SERIAL)
 def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
-    """Overlaps prox kernel: the duality gap at x, with the atoms marked in `zero` set to zero.
+    """Overlaps prox kernel: the duality gap at x, with the atoms that the mask `zero` marks set to zero.
 
-    The gap is at least half the squared distance to the minimum in the metric 1 / steps.
-    """
+    The gap is an upper bound of half the squared distance to the minimum, in the metric 1 / steps."""
     total = 0.0
     for k in range(zero.size):
         if zero[k]:
@@ -197,7 +197,7 @@ def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
 
 @njit(**SERIAL)
 def _let_go(x, steps, bounds, penalised):
-    """Overlaps prox kernel: set penalised entries with an infinite step to zero, and the step to 1."""
+    """Overlaps prox kernel: set penalised entries with an infinite step to zero, and their steps to 1."""
     for k in range(penalised.size):
         if penalised[k]:
             for i in range(bounds[k], bounds[k + 1]):
@@ -209,7 +209,7 @@ def _let_go(x, steps, bounds, penalised):
 def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
     """Overlaps prox kernel: the primal point of the dual variables, x <- x - steps * sum of dual blocks.
 
-    Each dual block is first projected on the ball of radius reach[g].
+    The dual block of a group has one variable per entry. Each block is first projected on the ball of radius reach[g].
     """
     for g in range(reach.size):
         block = dual[starts[g] : starts[g + 1]]
@@ -230,8 +230,7 @@ def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
 def _extrapolated(trail):
     """Overlaps prox kernel: Anderson extrapolation of the dual variables from past vectors, the rows of `trail`.
 
-    The result would be the limit of the iteration if the iteration were linear.
-    """
+    For a linear iteration, the result would be its limit."""
     last = trail.shape[0] - 1
     moves = np.empty((last, trail.shape[1]))
     for j in range(last):
@@ -254,11 +253,12 @@ def _extrapolated(trail):
 def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual, tolerance, rounds):
     """Overlaps prox kernel: exact prox of overlapping groups, by block coordinate descent on the dual problem.
 
-    x <- argmin_v sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps). Each round minimises exactly over one dual block
-    after the other. The rounds end when the duality gap bounds the error by `tolerance` times the norm of x, both in
-    the metric 1 / steps. `order` lists the groups by size, the smallest first, so that nested groups take one round.
-    Returns the number of rounds and the bound on the relative error.
-    """
+    Replaces x by the v that minimises sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps). Each round minimises
+    exactly over the dual variables of one group after the other, in the order `order`. In the order of size, the
+    smallest first, nested groups take one round.
+
+    The rounds end when the relative error, measured in the metric 1 / steps, is at most `tolerance`. The duality gap
+    bounds this error. Returns the number of rounds and the bound."""
     dead, zero = np.zeros(reach.size, np.bool_), np.zeros(bounds.size - 1, np.bool_)
     sets = bounds, members, offsets, starts, reach
     scale = _scale_of(x, steps, bounds, members, offsets, reach, zero)
@@ -275,7 +275,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 dead[g] = _turn(x, steps, even, bounds, group, block, reach[g])
         done += 1
         if done in (check, rounds):
-            # First set small groups to zero. If the gap then is too large, keep the small groups.
+            # First try with small groups set to zero. If the gap is then too large, keep the small groups.
             for small in ((0.1 * tolerance) ** 2 * scale, 0.0):
                 _mark(x, steps, bounds, members, offsets, reach, dead, small, zero)
                 gap = _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero)
@@ -285,7 +285,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 break
             check = min(2 * done, done + 10)
         if done == TRAIL:
-            trail = np.empty((TRAIL, dual.size))  # allocated only now, as most problems stop earlier
+            trail = np.empty((TRAIL, dual.size))  # allocated only now, because most problems stop earlier
         if done >= TRAIL:
             trail[filled] = dual
             filled += 1
@@ -305,7 +305,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
 
 @njit(**SUMS)
 def _soft_squares(x, cut):
-    """Overlaps prox kernel: sum of the squares of the soft threshold soft(x, cut) over one atom."""
+    """Overlaps prox kernel: sum of squares of the soft-thresholded entries of one atom."""
     total = 0.0
     for i in range(x.size):
         rest = np.float64(x[i] - min(max(x[i], -cut), cut))
@@ -315,7 +315,7 @@ def _soft_squares(x, cut):
 
 @njit(**SERIAL)
 def _soft_scale(x, cut, factor):
-    """Overlaps prox kernel: scale the entries of one atom after the soft threshold, x <- soft(x, cut) * factor."""
+    """Overlaps prox kernel: soft-threshold the entries of one atom at `cut`, then multiply them by `factor`."""
     if factor == 0:
         x[:] = 0
     else:
@@ -325,7 +325,7 @@ def _soft_scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _pieces(offsets, width):
-    """Overlaps prox kernel: the first atom (row block) of each piece of work, then the number of atoms."""
+    """Overlaps prox kernel: the first atom of each piece of work for a thread, followed by the number of atoms."""
     pieces = 1 + offsets[-1] * width // TILE
     first = np.searchsorted(offsets, np.arange(pieces + 1) * offsets[-1] // pieces)
     first[0], first[pieces] = 0, offsets.size - 1
@@ -334,10 +334,9 @@ def _pieces(offsets, width):
 
 @njit(**PARALLEL)
 def atom_squares(x, offsets, width, cut, squares):
-    """Overlaps prox kernel: squares[k] <- squared norm of the soft threshold soft(x, cut) over atom k.
+    """Overlaps prox kernel: squares[k] gets the squared norm of atom k after soft thresholding at `cut`.
 
-    Atoms are blocks of rows with `width` entries per row; atom k has the rows offsets[k] : offsets[k + 1].
-    """
+    Atom k is a block of rows, from offsets[k] to offsets[k + 1] - 1, with `width` entries per row."""
     first = _pieces(offsets, width)
     for piece in prange(first.size - 1):
         for k in range(first[piece], first[piece + 1]):
@@ -346,10 +345,10 @@ def atom_squares(x, offsets, width, cut, squares):
 
 @njit(**PARALLEL)
 def scale_atoms(x, offsets, width, cut, factor):
-    """Overlaps prox kernel: atom k of x <- soft(x, cut) * factor[k]; a negative factor leaves the atom as it is.
+    """Overlaps prox kernel: soft-threshold the entries of atom k at `cut`, then multiply them by factor[k].
 
-    Atoms are blocks of rows with `width` entries per row; atom k has the rows offsets[k] : offsets[k + 1].
-    """
+    A negative factor leaves the atom unchanged. Atom k is a block of rows, from offsets[k] to offsets[k + 1] - 1, with
+    `width` entries per row."""
     first = _pieces(offsets, width)
     for piece in prange(first.size - 1):
         for k in range(first[piece], first[piece + 1]):

@@ -1,6 +1,7 @@
 """Kernel for overlapping groups in turn: applies the prox of each norm after the other (not the prox of the sum).
 
-Group g has the atoms members[offsets[g] : offsets[g + 1]], and atom k has the entries x[bounds[k] : bounds[k + 1]].
+An atom is a set of entries that lie in the same groups. Group g has the atoms members[offsets[g] : offsets[g + 1]].
+Atom k has the entries x[bounds[k] : bounds[k + 1]].
 """
 
 import numpy as np
@@ -14,9 +15,8 @@ from structsparse.kernels.prox.overlaps import _root
 def shrink_in_turn(x, steps, even, bounds, members, offsets, order, reach):
     """Overlaps in turn kernel: apply the prox of the norm of each group, one group after the other.
 
-    Where groups overlap, the result is not the prox of the sum of the norms. `order` lists the groups, and `even` tells
-    whether all steps are equal.
-    """
+    Where groups overlap, the result is not the prox of the sum of the norms. `order` lists the groups. `even` tells
+    whether all steps are equal."""
     for g in order:
         if reach[g] == 0:
             continue

@@ -1,22 +1,21 @@
 """Kernels of the interior point method for the prox of overlapping groups: sums over the entries of each atom.
 
-`prox.overlaps_interior` explains the method. An atom is a set of entries in the same groups; atom k is x[bounds[k] :
-bounds[k + 1]]. The prox divides the entries of an atom by 1 + steps * pull, and `pull` has one number per atom.
+An atom is a set of entries that lie in the same groups. Atom k has the entries x[bounds[k] : bounds[k + 1]]. The prox
+divides the entries of atom k by 1 + steps * pull[k]. `prox.overlaps_interior` explains the method.
 """
 
 from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-ALONE = 1 << 15  # up to this many entries, one thread does all the work, as starting other threads takes longer
+ALONE = 1 << 15  # up to this number of entries, one thread is faster than several
 
 
 @njit(**SUMS)
 def _pulled_sums(x, steps, pull):
     """Interior point overlaps kernel: sums over one atom of v^2, steps * v^2 / (1 + steps * pull) and steps * v^2.
 
-    Here v = x / (1 + steps * pull).
-    """
+    Here v is x / (1 + steps * pull)."""
     squares, falls, spread = 0.0, 0.0, 0.0
     for i in range(x.size):
         share = 1 / (1 + steps[i] * pull)
@@ -31,11 +30,10 @@ def _pulled_sums(x, steps, pull):
 
 @njit(**PARALLEL)
 def pulled_sums(x, steps, bounds, pull, sums):
-    """Interior point overlaps kernel: three sums over each atom, from which Newton's method follows.
+    """Interior point overlaps kernel: three sums over each atom that Newton's method needs.
 
-    The sums are of v^2, of steps * v^2 / (1 + steps * pull) and of steps * v^2, with v = x / (1 + steps * pull[k]) on
-    atom k. The sums are written to sums [3, atoms].
-    """
+    On atom k, let v = x / (1 + steps * pull[k]). The rows of sums [3, atoms] get the sums of v^2, of steps * v^2 / (1 +
+    steps * pull[k]), and of steps * v^2."""
     if x.size <= ALONE:
         for k in range(pull.size):
             atom = slice(bounds[k], bounds[k + 1])
@@ -48,10 +46,10 @@ def pulled_sums(x, steps, bounds, pull, sums):
 
 @njit(**SERIAL)
 def sums_at_zero(x, steps, bounds, sums):
-    """Interior point overlaps kernel: sums over each atom of x^2 / steps, of x^2 / steps^2, and of x^2 / steps again.
+    """Interior point overlaps kernel: sums over each atom of x^2 / steps and of x^2 / steps^2.
 
-    The last sum leaves out entries of step 0. The sums are written to sums [3, atoms].
-    """
+    The first two rows of sums [3, atoms] get these sums. The third row gets the sum of x^2 / steps without the entries
+    of step 0."""
     for k in range(bounds.size - 1):
         first, second, finite = 0.0, 0.0, 0.0
         for i in range(bounds[k], bounds[k + 1]):
@@ -84,10 +82,9 @@ def pulled(x, steps, bounds, pull, zero, v):
 
 @njit(**SERIAL)
 def common(owner, starts, values, matrix):
-    """Interior point overlaps kernel: matrix[g, h] <- sum of values [atoms] over the atoms common to groups g and h.
+    """Interior point overlaps kernel: add to matrix[g, h] the sum of `values` over the atoms common to groups g and h.
 
-    Atom k lies in the groups owner[starts[k] : starts[k + 1]].
-    """
+    `values` has one number per atom. Atom k lies in the groups owner[starts[k] : starts[k + 1]]."""
     for k in range(values.size):
         groups = owner[starts[k] : starts[k + 1]]
         for i in range(groups.size):

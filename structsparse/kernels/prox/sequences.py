@@ -1,13 +1,14 @@
 """Kernels of the prox for sequences: total variation along chains, and isotonic regression for sorted weights.
 
-Both are exact and computed in float64. Total variation uses dynamic programming (Johnson 2013, here with a step for
-each entry). Let f_t(b) be the least cost of v_1 .. v_t if v_t = b. The derivative of f_t is piecewise linear and rises
-with b. At position t + 1, the derivative of f_t is clipped to [-strength, strength] and added.
+Both are exact and computed in float64. Total variation uses dynamic programming (Johnson 2013), extended to a step for
+each entry:
 
-A double-ended queue stores the derivative as knots. A knot has a place, the change of slope there, and the jump of the
-derivative there. Only an entry with step 0 makes a jump. Each entry adds a line to the derivative. The clipping removes
-knots from both ends and adds one knot at each end, so the time is linear. The solution follows backwards from the end:
-v_t is v_{t + 1} clipped to the interval in which the derivative of f_t was not clipped.
+- Let f_t(b) be the least cost of the first t values if v_t = b. Its derivative is piecewise linear and rises with b.
+- The derivative of f_{t + 1} is that of f_t, clipped to [-strength, strength], plus a line for entry t + 1.
+- A double-ended queue stores the derivative as knots. A knot is a position b with the change of slope and the jump of
+  the derivative there. Only an entry with step 0 makes a jump.
+- The solution is found backwards. v_t is v_{t + 1}, clipped to the interval in which the derivative of f_t was not
+  clipped.
 """
 
 import numpy as np
@@ -15,16 +16,15 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-LONGEST = 1e30  # longest step that is used; longer steps would give the same result
-ALONE = 1 << 13  # up to this many entries, one thread does all the work, as starting other threads takes longer
+LONGEST = 1e30  # longer steps are replaced by this step, which gives the same result
+ALONE = 1 << 13  # up to this number of entries, one thread is faster than several
 
 
 @njit(**PARALLEL)
 def smooth_chains(x, steps, strength):
     """Sequences prox kernel: total variation, strength * sum |v_{t+1} - v_t| on each chain x[o, :, i].
 
-    x is [outer, time, inner]. The metric is 1 / steps, where `steps` is [1, 1, 1] or of the shape of x.
-    """
+    x has the shape [outer, time, inner]. `steps` has the same shape, or is [1, 1, 1] for one common step."""
     outer, time, inner = x.shape
     chains = outer * inner
     parts = 1 if x.size <= ALONE else min(chains, 64)
@@ -40,14 +40,16 @@ def smooth_chains(x, steps, strength):
 
 @njit(**SERIAL)
 def _smooth(x, steps, stride, strength, scratch):
-    """Sequences prox kernel: total variation on one chain; `steps` are [1] (stride 0) or one per entry (stride 1)."""
+    """Sequences prox kernel: total variation on one chain.
+
+    `steps` has one step per entry (stride 1) or one step for all (stride 0)."""
     knots, lowest, highest = scratch[:3], scratch[3], scratch[4]
     last = x.size - 1
-    first = end = x.size  # the queue consists of the knots first .. end - 1
+    first = end = x.size  # the queue consists of the knots first to end - 1
     for t in range(x.size):
         w, step = np.float64(x[t]), np.float64(steps[t * stride])
         slope, start = 1.0 / min(step, LONGEST), strength if t == 0 else 0.0
-        if step == 0:  # the entry cannot move: the derivative jumps from -inf to inf at w
+        if step == 0:  # the entry cannot move from w, where the derivative jumps from -inf to inf
             first, end = x.size, x.size + 1
             knots[0, first], knots[1, first], knots[2, first] = w, 0.0, 2 * strength
             lowest[t] = highest[t] = w
@@ -63,7 +65,7 @@ def _smooth(x, steps, stride, strength, scratch):
             knots[0, end], knots[1, end], knots[2, end] = right, -fall, right_jump
             end += 1
             lowest[t], highest[t] = left, right
-    least, most = np.inf, -np.inf  # clipping v to the range of x keeps zeros exact despite rounding
+    least, most = np.inf, -np.inf  # v is clipped to the range of x, which keeps zeros exact despite rounding
     for t in range(x.size):
         least, most = min(least, np.float64(x[t])), max(most, np.float64(x[t]))
     v = min(max(lowest[last], least), most)
@@ -77,10 +79,9 @@ def _smooth(x, steps, stride, strength, scratch):
 def _crossing(place, past, slope, side, first, end, knots):
     """Sequences prox kernel: the place where the derivative of the total variation problem crosses its target.
 
-    The search starts from the left (side 1) or from the right (side -1) at `place`, beyond all knots. There the
-    derivative is `past` above the target and has slope `slope`. Returns the crossing, the slope there, the jump beyond
-    the target, and the number of knots passed.
-    """
+    The search starts at `place`, left of all knots (side 1) or right of all knots (side -1). There the derivative is
+    `past` above the target and has the slope `slope`. Returns the crossing, the slope there, the jump beyond the
+    target, and the number of knots passed."""
     rise, passed = slope, 0
     while first + passed < end:
         knot = first + passed if side > 0 else end - 1 - passed
@@ -97,10 +98,9 @@ def _crossing(place, past, slope, side, first, end, knots):
 
 @njit(**SERIAL)
 def fall_and_stop(x):
-    """Sequences prox kernel: isotonic regression, x <- the nearest vector that never rises and is never negative.
+    """Sequences prox kernel: isotonic regression; x becomes the nearest vector that never rises and is never negative.
 
-    The algorithm is pool adjacent violators.
-    """
+    The algorithm is pool adjacent violators."""
     totals, counts = np.empty(x.size), np.empty(x.size, np.int64)
     blocks = 0
     for i in range(x.size):

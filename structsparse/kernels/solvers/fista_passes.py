@@ -1,8 +1,8 @@
 """FISTA kernels: the vector operations of an accelerated proximal gradient step, each in one pass over memory.
 
-All arrays of a call are flat, contiguous and of the same precision. `step` [entries] holds one step size per entry.
-Sums are float64. Large arrays are split into tiles of STRETCH entries. Each tile has a sum of its own, so results do
-not depend on the number of threads.
+All arrays are flat and contiguous. `step` holds one step size per array entry. Sums are float64. Large arrays are split
+into tiles, each of STRETCH entries. Each tile is summed separately. The results therefore do not depend on the number
+of threads.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ ALONE = 1 << 18  # number of array entries up to which one thread is faster than
 
 @njit(**SUMS)
 def _ahead(x, before, here, point, momentum):
-    """FISTA kernel: extrapolate the weights of one tile, as `ahead` does for all weights."""
+    """FISTA kernel: extrapolate the weights of one tile (a stretch of the arrays); `ahead` calls it for every tile."""
     for i in range(x.size):
         here[i] = x[i]
         x[i] += momentum * (x[i] - before[i])
@@ -27,8 +27,8 @@ def _ahead(x, before, here, point, momentum):
 def ahead(x, before, here, point, momentum):
     """FISTA kernel: extrapolate the weights x along the last move.
 
-    `before` [entries] holds the weights before the last move. Sets here <- x, then x and point <- x + momentum * (x -
-    before)."""
+    `before` holds the weights before the last move. Copies x to `here`. Then adds momentum * (x - before) to x, and
+    copies the sum to `point`."""
     if x.size <= ALONE:
         _ahead(x, before, here, point, momentum)
         return
@@ -39,7 +39,7 @@ def ahead(x, before, here, point, momentum):
 
 @njit(**SUMS)
 def _down(x, point, gradient, step, scale, metric):
-    """FISTA kernel: take the gradient step on one tile, as `down` does for all weights."""
+    """FISTA kernel: take the gradient step on one tile (a stretch of the arrays); `down` calls it for every tile."""
     for i in range(x.size):
         metric[i] = scale * step[i]
         x[i] = point[i] - metric[i] * gradient[i]
@@ -49,8 +49,8 @@ def _down(x, point, gradient, step, scale, metric):
 def down(x, point, gradient, step, scale, metric):
     """FISTA kernel: take a gradient step from the extrapolated point.
 
-    Sets metric <- scale * step, then x <- point - metric * gradient. `gradient` is the gradient of the loss at `point`.
-    """
+    Sets metric <- scale * step, then x <- point - metric * gradient. `point` is the extrapolated point, and `gradient`
+    the gradient of the loss there. x gets the new weights."""
     if x.size <= ALONE:
         _down(x, point, gradient, step, scale, metric)
         return
@@ -61,7 +61,7 @@ def down(x, point, gradient, step, scale, metric):
 
 @njit(**SUMS)
 def _sums(x, point, here, gradient, step, sums):
-    """FISTA kernel: the sums for the line search over one tile, written to `sums` [3]."""
+    """FISTA kernel: the three sums of the line search over one tile, written to an array of shape [3]."""
     length = along = turn = 0.0
     for i in range(x.size):
         move = np.float64(x[i]) - point[i]
@@ -77,8 +77,12 @@ def sums(x, point, here, gradient, step):
     """FISTA kernel: the three sums that the line search and the restart test need.
 
     x is the new iterate, `here` the previous iterate and `point` the extrapolated point. `gradient` is the gradient of
-    the loss at `point`. With move = x - point, returns the sums of move^2 / step, move * gradient and -move / step * (x
-    - here)."""
+    the loss at `point`, and `step` holds the step sizes. With move = x - point, the result has the sums over all
+    entries of
+
+    - move^2 / step,
+    - move * gradient,
+    - -move / step * (x - here)."""
     tiles = max(1, (x.size + STRETCH - 1) // STRETCH)
     tile_sums = np.zeros((tiles, 3))
     if x.size <= ALONE:

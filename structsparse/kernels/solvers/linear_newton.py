@@ -1,13 +1,13 @@
 """Linear Newton kernels: proximal Newton for penalised linear models, by block coordinate descent.
 
-Each Newton round replaces the loss of a `LinearProblem` by a second-order model at the current scores. The model is
-minimised block by block. Let X_g be the columns of the design matrix in block g, and H the diagonal matrix of the
-second derivatives of the loss. Within the block, the Hessian X_g' H X_g is bounded by a diagonal matrix, which holds
-the absolute row sums of the Hessian. The bound is tight if the features of a block seldom occur in the same item, as
-with words. With this bound, the minimiser of a block has a closed form except for one scalar root.
+- Each Newton round replaces the loss of a `LinearProblem` by a second-order model (quadratic in the scores).
+- The sum of this model and the penalty is minimised over one block of weights at a time.
+- Let X_g be the columns of the design matrix in block g. Let H be the diagonal matrix of the second derivatives of the
+  loss in the scores. Within block g, the Hessian X_g' H X_g is replaced by a diagonal upper bound: its absolute row
+  sums.
 
-`pull` [items] is the gradient of the second-order model with respect to the scores. A living block has a nonzero
-weight.
+Names used by several functions: `pull` is the gradient of the second-order model in the scores, array [items]. A living
+block has a nonzero weight.
 """
 
 import numpy as np
@@ -28,17 +28,15 @@ from structsparse.kernels.solvers.linear_problem import (
     total_loss,
 )
 
-PASSES, SLACK = 20, 0.1  # most passes in a Newton round; passes end below this share of the largest decrease
-DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # the same two limits for passes over the dense Hessian, which are cheap
-DENSE = 16  # number of products in a dense pass that take as long as one entry in a sparse pass
-MEMORY = 5  # number of moves that Anderson extrapolation combines
-HALVINGS = 30  # most halvings of the step length in a line search
-FLOOR = 1e-14  # least curvature, as a share of the largest curvature; smaller curvatures are rounding errors
-ENOUGH = 1e-4  # least share of the predicted decrease of the objective that a step must bring (Armijo)
+PASSES, SLACK = 20, 0.1  # maximum passes per Newton round; they end below this share of the largest decrease
+DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # as PASSES and SLACK, but for passes over the dense Hessian
+DENSE = 16  # one matrix entry in a sparse pass takes as long as this many products in a dense pass
+MEMORY = 5  # number of successive moves of the weights that Anderson extrapolation combines
+HALVINGS = 30  # maximum number of halvings of the step length in a line search
+FLOOR = 1e-14  # least curvature as a share of the largest; smaller curvatures are raised to it
+ENOUGH = 1e-4  # share of the predicted decrease of the objective that a step must reach (Armijo)
 ROUNDING = 1e-15  # relative increase of the objective that the line search accepts as a rounding error
-# Near the optimum, the duality gap is linear in the distance to the optimum, and the excess of the objective is
-# quadratic. So some rounds decrease the gap only, because the objective is exact up to rounding.
-STUCK = 3  # the solver ends after so many successive rounds without a decrease of the objective
+STUCK = 3  # the solver ends after this number of successive rounds without a decrease of the objective
 
 
 @njit(**SERIAL)
@@ -79,10 +77,10 @@ def solve(problem, w, scores, goal, rounds):
 def shortfall(problem, objective, slope, grad, w, blocks, curvature):
     """Linear Newton kernel: the duality gap over some blocks, with a finite term for unpenalised features.
 
-    `slope` and `curvature` [items] are the first and second derivative of the loss in the scores. `grad` [features] is
-    the gradient of the loss in the weights w. By the Fenchel-Young inequality, the gap is a sum of nonnegative terms,
-    except the terms w * grad of the unpenalised features. Each of these terms is replaced by the decrease of the
-    objective that a Newton step along the feature would bring."""
+    `slope` and `curvature` are the first and second derivative of the loss in the scores, arrays [items]. `grad` is the
+    gradient of the loss in the weights w, array [features]. The duality gap has a term w * grad for each unpenalised
+    feature, which may be negative. This term is replaced by the decrease of the objective that a Newton step along the
+    feature would bring."""
     scale = 1 / max(gauge(problem, grad, w, blocks), 1.0)
     gap = objective - dual_value(problem, slope, scale, grad, w, blocks)
     for g in blocks:
@@ -99,8 +97,8 @@ def shortfall(problem, objective, slope, grad, w, blocks, curvature):
 def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective):
     """Linear Newton kernel: backtracking line search from the weights w towards the weights `new`.
 
-    `ahead` [items] is the change of the scores between w and `new`. The weights w and the scores change in place.
-    Returns the new value of the objective."""
+    `ahead` [items] is the change of the scores between w and `new`. Updates w and the scores in place. `slope` and
+    `curvature` become the derivatives of the loss in the new scores. Returns the new value of the objective."""
     predicted = penalty_value(problem, new, blocks) - penalty_value(problem, w, blocks) + slope @ ahead / slope.size
     step, previous, start = 1.0, 0.0, w.copy()
     for _ in range(HALVINGS):
@@ -122,8 +120,8 @@ def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
 def curvatures(problem, curvature, blocks, bound):
     """Linear Newton kernel: a diagonal upper bound of the Hessian within each of the given blocks.
 
-    bound[j] <- bound of the curvature of the objective along feature j. `curvature` [items] is the second derivative of
-    the loss in the scores."""
+    bound[j] gets the upper bound for feature j. `curvature` [items] is the second derivative of the loss in the scores.
+    """
     touched, largest = np.zeros(curvature.size), 0.0
     for g in blocks:
         members = problem.members[problem.bounds[g] : problem.bounds[g + 1]]
@@ -147,7 +145,7 @@ def curvatures(problem, curvature, blocks, bound):
 def _touch(problem, members, touched):
     """Linear Newton kernel: add up absolute values of the design matrix X over the features of one block.
 
-    touched[i] += sum of |X[i, j]| over the features j in `members`, for each item i."""
+    touched[i] increases by the sum of |X[i, j]| over the features j in `members`, for each item i."""
     for j in members:
         for k in range(problem.starts[j], problem.starts[j + 1]):
             touched[problem.items[k]] += abs(problem.values[k])
@@ -157,8 +155,9 @@ def _touch(problem, members, touched):
 def descend(problem, blocks, w, pull, curvature, bound, buffer):
     """Linear Newton kernel: one pass of block coordinate descent over the sparse columns of some blocks.
 
-    Each block minimises an upper bound of the second-order model, with the curvature bound[j] along feature j. The
-    weights w and the gradient `pull` change in place. Returns the total decrease of the upper bounds."""
+    For each block, minimises an upper bound of the second-order model plus penalty. bound[j] is the curvature of this
+    upper bound along feature j. Updates in place the weights w, and the gradient `pull` of the second-order model in
+    the scores. Returns the sum, over the blocks, of the decreases of the upper bounds."""
     values, items, starts, members, bounds, cut, reach, ridge = problem[:8]
     decrease = 0.0
     for g in blocks:
@@ -185,8 +184,9 @@ def descend(problem, blocks, w, pull, curvature, bound, buffer):
 def _minimiser(aim, bound, ratio, weight):
     """Linear Newton kernel: the new weight of one feature in block coordinate descent.
 
-    The new weight v minimises (bound + ratio) / 2 * v^2 - aim * v. Without curvature (bound = 0) the old weight is
-    kept."""
+    The new weight v minimises (bound + ratio) / 2 * v^2 - aim * v. `aim` is the soft-thresholded value of bound * old
+    weight - gradient. If the curvature `bound` is 0, the old weight is kept. `ratio` is the result of `norm_ratio` for
+    the block of the feature."""
     return aim / (bound + ratio) + 0.0 if bound > 0 else weight  # adding 0.0 turns -0.0 into 0.0
 
 
@@ -194,17 +194,16 @@ def _minimiser(aim, bound, ratio, weight):
 def norm_ratio(aims, bound, members, reach):
     """Linear Newton kernel: the ratio reach / |v| for the new weights v of a block; infinite if v is zero.
 
-    `reach` is the strength of the group lasso, and bound[j] the curvature along feature j. The new weights satisfy v =
-    aims / (bound + reach / |v|). So the norm theta = |v| is the root of |aims / (bound * theta + reach)| = 1. The
-    reciprocal of the left-hand side is increasing and concave in theta. Newton's method therefore converges
-    monotonically from any point left of the root."""
+    `reach` is the strength of the group lasso, and bound[j] the curvature of the model along feature j. The new weights
+    satisfy v = aims / (bound + reach / |v|), entry by entry. Here `aims` are the soft-thresholded values of bound * old
+    weight - gradient. Newton's method finds the norm |v| from this equation."""
     squares, largest = 0.0, 0.0
     for c in range(aims.size):
         squares += aims[c] * aims[c]
         largest = max(largest, bound[members[c]])
     if squares <= reach * reach:
         return np.inf
-    theta = (np.sqrt(squares) - reach) / largest  # the root if all curvatures are equal, else left of the root
+    theta = (np.sqrt(squares) - reach) / largest  # first value for |v|: exact if curvatures are equal, else too small
     for _ in range(ROUNDS):
         squares, slope = 0.0, 0.0
         for c in range(aims.size):
@@ -219,16 +218,12 @@ def norm_ratio(aims, bound, members, reach):
     return reach / theta
 
 
-# --- many passes over the living blocks
-#
-# Living blocks have a nonzero weight. Living blocks are few, and most passes visit no other blocks. If living blocks
-# also have few features, a pass over the dense Hessian costs less than a pass over the sparse columns of the features.
-# Every few passes the weights are extrapolated; zero weights stay zero.
+# --- many passes over the living blocks, which have a nonzero weight
 
 
 @njit(**SERIAL)
 def _living(problem, w, blocks):
-    """Linear Newton kernel: the living blocks, which are the given blocks with a nonzero weight."""
+    """Linear Newton kernel: the living blocks, which are those of the given blocks that have a nonzero weight."""
     living, count = np.empty_like(blocks), 0
     for g in blocks:
         if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
@@ -239,7 +234,7 @@ def _living(problem, w, blocks):
 
 @njit(**SERIAL)
 def _is_dense(problem, living):
-    """Linear Newton kernel: whether passes over the dense Hessian cost less than passes over sparse columns."""
+    """Linear Newton kernel: whether dense Hessian passes over the living blocks cost less than sparse column passes."""
     features, entries = features_of(problem, living), 0
     for j in features:
         entries += problem.starts[j + 1] - problem.starts[j]
@@ -250,8 +245,9 @@ def _is_dense(problem, living):
 def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bound, buffer):
     """Linear Newton kernel: passes over the sparse columns of the living blocks; returns the number of passes.
 
-    The second-order model is taken at the weights `start`. There, the loss has the gradient `slope` in the scores and
-    the gradient `grad` in the weights. The weights w and the gradient `pull` of the model change in place."""
+    The second-order model expands the loss around the weights `start`. There, `slope` is the gradient of the loss in
+    the scores, and `grad` in the weights. Updates in place the weights w, and the gradient `pull` of the model in the
+    scores."""
     features = features_of(problem, living)
     points, pulls = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, pull.size))
     other, first, stored = w.copy(), 0.0, 0
@@ -276,8 +272,8 @@ def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bou
 def _model(problem, living, features, w, pull, start, grad, slope, curvature):
     """Linear Newton kernel: the value of the second-order model of the objective at the weights w, up to a constant.
 
-    The model is taken at the weights `start`. There, the loss has the gradient `slope` in the scores and the gradient
-    `grad` in the weights. `pull` [items] is the gradient of the model at w in the scores."""
+    The model expands the loss around the weights `start`. There, `slope` is the gradient of the loss in the scores, and
+    `grad` in the weights. `pull` [items] is the gradient of the model in the scores, at the weights w."""
     value = 0.0
     for i in range(pull.size):
         if curvature[i] > 1e-200:
@@ -292,7 +288,7 @@ def _model(problem, living, features, w, pull, start, grad, slope, curvature):
 def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
     """Linear Newton kernel: passes over the dense Hessian of the living blocks; returns the number of passes.
 
-    The gradient of the second-order model in each living feature, `slope`, is updated after each change of a weight."""
+    The weights w change in place."""
     features = features_of(problem, living)
     second = second_derivatives(problem, features, curvature)
     slope, start = np.empty(features.size), w[features]
@@ -310,7 +306,7 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
         points[stored], slopes[stored] = w[features], slope
         stored = (stored + 1) % (MEMORY + 1)
         mix = anderson(points) if stored == 0 else np.empty(0)
-        if mix.size > 0:  # the gradient is affine in w, so `mix` also combines the gradients
+        if mix.size > 0:  # gradients are affine in the weights, and combine with the same coefficients
             point, its_slope = mix @ points[1:], mix @ slopes[1:]
             value = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
             if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < value:
@@ -322,8 +318,8 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
 def second_derivatives(problem, features, curvature):
     """Linear Newton kernel: the dense Hessian of the loss and the ridge penalty in some features.
 
-    The Hessian is X' H X / N + diag(ridge), accumulated item by item. X holds the columns of the features, H is the
-    diagonal matrix of `curvature` [items], and N is the number of items."""
+    The Hessian is X' H X / N + diag(ridge). X holds the columns of the features in the design matrix. H is the diagonal
+    matrix of `curvature` [items], the second derivative of the loss in the scores. N is the number of items."""
     count, size = curvature.size, features.size
     starts = np.zeros(count + 1, np.int64)
     for j in features:
@@ -354,8 +350,9 @@ def second_derivatives(problem, features, curvature):
 def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
     """Linear Newton kernel: one pass of block coordinate descent over the dense Hessian `second`.
 
-    `slope` is the gradient of the second-order model in each living feature. Each block minimises an upper bound of the
-    model. Returns the total decrease of the upper bounds."""
+    For each living block, minimises an upper bound of the second-order model plus penalty. bound[j] is the curvature of
+    this upper bound along feature j. Updates in place the weights w, and the gradient `slope` of the model in the
+    living features. Returns the sum, over the blocks, of the decreases of the upper bounds."""
     decrease, a = 0.0, 0
     for g in living:
         b = a + problem.bounds[g + 1] - problem.bounds[g]
@@ -386,7 +383,7 @@ def _add_multiple(x, factor, y):
 def _norms_at(problem, blocks, point):
     """Linear Newton kernel: the block penalty of some blocks without the ridge term.
 
-    `point` holds the weights of the blocks, block after block."""
+    `point` holds the weights of these blocks only, block after block."""
     total, c = 0.0, 0
     for g in blocks:
         absolute, squares = 0.0, 0.0
@@ -402,8 +399,9 @@ def _norms_at(problem, blocks, point):
 def anderson(points):
     """Linear Newton kernel: the coefficients of Anderson extrapolation from the weights after successive passes.
 
-    points [passes, features] holds the weights. The coefficients of points[1:] sum to 1 and minimise the norm of the
-    combined moves from point to point. The result is empty if the points do not all have the same zero entries."""
+    Row p of `points` holds the weights after pass p. There is one coefficient for each row except the first. The
+    coefficients sum to 1. They minimise the norm of the combined differences between successive rows. The result is
+    empty if the rows differ in which weights are zero."""
     none, last = np.empty(0), points.shape[0] - 1
     for k in range(last):
         for c in range(points.shape[1]):

@@ -4,14 +4,15 @@ The objective in the weights w is
 
     (1/N) sum_i loss(targets[i], f[i]) + sum_g (cut[g] * |w_g|_1 + reach[g] * |w_g|_2) + 1/2 sum_j ridge[j] w[j]^2
 
-with N items, the scores f = X w, and the weights w_g of block g. A block is a set of features. A block with reach 0 has
-one feature; a block with neither cut nor reach is unpenalised. Block g has the features
-`members[bounds[g]:bounds[g + 1]]`. Column j of the sparse design matrix X has the entries `starts[j]` to
-`starts[j + 1]` of `values` and `items`. `chosen` lists the blocks that a kernel works on. A living block has a nonzero
-weight. All numbers are float64, and all kernels run on one thread.
+with N items i, features j, and the scores f = X w for the design matrix X. w_g are the weights of block g. A block is a
+set of features.
 
-Indices are unsigned, which saves the check for negative indices. Functions that are called once per column take arrays,
-because every call copies a LinearProblem argument.
+- A block with reach 0 has one feature.
+- A block with cut 0 and reach 0 is unpenalised.
+- A living block has a nonzero weight.
+- Many functions take a list of block indices, `chosen`, and ignore all other blocks.
+
+All kernels run on one thread, in float64. Indices are unsigned to save the check for negative indices.
 """
 
 from typing import NamedTuple
@@ -21,15 +22,18 @@ from numba import njit
 
 SERIAL = {"cache": True, "nogil": True, "error_model": "numpy"}
 SUMS = {**SERIAL, "fastmath": {"reassoc", "contract"}}
-ROUNDS = 60  # most iterations of Newton's method for one scalar root; a dozen is usual
+ROUNDS = 60  # maximum iterations of Newton's method for one scalar root; usually about 12 are needed
 
 
 class LinearProblem(NamedTuple):
-    """Linear problem of the kernels: sparse design matrix by columns, targets, loss and block penalty."""
+    """Linear problem of the kernels: sparse design matrix by columns, targets, loss and block penalty.
+
+    Column j of the design matrix has the entries starts[j] : starts[j + 1] of `values` and `items`. Block g has the
+    features members[bounds[g] : bounds[g + 1]]."""
 
     values: np.ndarray  # float64 [entries]: nonzero entries of the design matrix, column after column
-    items: np.ndarray  # int32 [entries]: the item, a row of the design matrix, of each entry
-    starts: np.ndarray  # int32 [features + 1]: the first entry of each column
+    items: np.ndarray  # int32 [entries]: the item (row of the design matrix) of each entry in `values`
+    starts: np.ndarray  # int32 [features + 1]: where each column of the design matrix begins in `values`
     members: np.ndarray  # int32 [features]: the features of all blocks, block after block
     bounds: np.ndarray  # int32 [blocks + 1]: where each block begins in `members`
     cut: np.ndarray  # float64 [blocks]: strength of the lasso on each block
@@ -44,9 +48,10 @@ class LinearProblem(NamedTuple):
 
 @njit(**SERIAL)
 def total_loss(problem, scores, slope, curvature):
-    """Linear problem kernel: the mean loss, and the derivatives of the loss in the scores.
+    """Linear problem kernel: the mean loss over the items, and the derivatives of the loss in the scores.
 
-    Fills slope and curvature [items] with the first and second derivative of the loss of each item in its score."""
+    Fills `slope` and `curvature`, arrays [items], with the first and second derivative of each item's loss in its
+    score."""
     total, targets = 0.0, problem.targets
     if problem.logistic:
         for i in range(targets.size):
@@ -68,7 +73,7 @@ def total_loss(problem, scores, slope, curvature):
 def loss_conjugate(problem, slope, scale):
     """Linear problem kernel: the mean convex conjugate of the loss at the dual point scale * slope.
 
-    slope [items] is the derivative of the loss in each score. The result is infinite outside the domain of the
+    `slope` [items] is the derivative of the loss in each score. The result is infinite outside the domain of the
     conjugate."""
     total, targets = 0.0, problem.targets
     for i in range(targets.size):
@@ -111,7 +116,7 @@ def compress(X):
 def dot(values, items, first, last, x):
     """Linear problem kernel: the dot product of one sparse column with a vector x [items].
 
-    The column is stored in the entries first : last of `values` and `items`."""
+    The column is stored from index `first` to `last` (exclusive) of `values` and `items`."""
     total = 0.0
     for k in range(np.uint64(first), np.uint64(last)):
         total += values[k] * x[np.uint64(items[k])]
@@ -120,7 +125,9 @@ def dot(values, items, first, last, x):
 
 @njit(**SERIAL)
 def add_columns(problem, w, chosen, scores):
-    """Linear problem kernel: add X w over the features of the chosen blocks to the scores [items]."""
+    """Linear problem kernel: add the part of X w that comes from the chosen blocks to the scores.
+
+    X is the design matrix, and w are the weights."""
     for g in chosen:
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
             j = problem.members[m]
@@ -133,8 +140,8 @@ def add_columns(problem, w, chosen, scores):
 def gradient(problem, slope, chosen, grad):
     """Linear problem kernel: the gradient of the mean loss in the weights of the chosen blocks.
 
-    grad[j] <- X_j' slope / N, where X_j is column j of the design matrix and N is the number of items. slope [items] is
-    the derivative of the loss in each score."""
+    For each feature j of these blocks, grad[j] gets X_j' slope / N. Here, X_j is column j of the design matrix and N is
+    the number of items. `slope` [items] is the derivative of the loss in each score."""
     values, items, starts, members, bounds = problem[:5]
     for g in chosen:
         for m in range(np.uint64(bounds[g]), np.uint64(bounds[g + 1])):
@@ -144,7 +151,7 @@ def gradient(problem, slope, chosen, grad):
 
 @njit(**SUMS)
 def block_norms(problem, norms):
-    """Linear problem kernel: the Frobenius norms [blocks] of the design matrix columns of each block."""
+    """Linear problem kernel: for each block, the Frobenius norm of its columns of the design matrix."""
     for g in range(norms.size):
         total = 0.0
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
@@ -158,7 +165,8 @@ def block_norms(problem, norms):
 def restrict(problem, chosen):
     """Linear problem kernel: the smaller linear problem that has the chosen blocks only.
 
-    Features are numbered anew in the order of the blocks. Also returns the old index of each feature."""
+    Features get new indices, in the order of the blocks. Returns the smaller problem and the old index of each feature.
+    """
     features = features_of(problem, chosen)
     entries = 0
     for j in features:
@@ -215,16 +223,16 @@ def penalty_value(problem, w, chosen):
 
 @njit(**SERIAL)
 def soft(x, cut):
-    """Linear problem kernel: the soft threshold of x at `cut`, which is the prox of the lasso."""
-    return x - min(max(x, -cut), cut)  # if |x| <= cut, this is x - x = 0.0, never -0.0
+    """Linear problem kernel: soft thresholding of x, the prox of the lasso with strength `cut`."""
+    return x - min(max(x, -cut), cut)  # if |x| <= cut, the result is 0.0, never -0.0
 
 
 @njit(**SERIAL)
 def _soft_norms(members, grad, ridge, w, share, cut):
     """Linear problem kernel: the 2-norm and the 1-norm of a block's gradient after soft thresholding.
 
-    The thresholded vector is soft(share * (grad + ridge * w), cut) over the features `members` of the block. `grad` is
-    the gradient of the mean loss in the weights w."""
+    Each entry of share * (grad + ridge * w) is soft-thresholded at `cut`. `members` lists the features of the block.
+    `grad` is the gradient of the mean loss in the weights w."""
     squares, absolute = 0.0, 0.0
     for j in members:
         excess = abs(soft(share * (grad[j] + ridge[j] * w[j]), cut))
@@ -237,9 +245,9 @@ def _soft_norms(members, grad, ridge, w, share, cut):
 def gauge(problem, grad, w, chosen):
     """Linear problem kernel: the dual norm of the gradient for the lasso and group lasso on the chosen blocks.
 
-    The gradient is v = grad + ridge * w, where `grad` is the gradient of the mean loss in the weights w. The dual norm
-    is the largest root t, over the blocks g, of |soft(v_g, t * cut[g])| = t * reach[g]. The difference of the two sides
-    is convex and decreasing in t. So Newton's method from the left never passes a root."""
+    The gradient is v = grad + ridge * w, where `grad` is the gradient of the mean loss in the weights w. For block g
+    with gradient v_g, let t_g solve |soft(v_g, t * cut[g])| = t * reach[g] in t. The dual norm is the largest t_g.
+    Newton's method finds it."""
     largest, members, bounds, ridge = 0.0, problem.members, problem.bounds, problem.ridge
     for g in chosen:
         cut, reach = problem.cut[g], problem.reach[g]
@@ -261,9 +269,8 @@ def gauge(problem, grad, w, chosen):
 def dual_value(problem, slope, scale, grad, w, chosen):
     """Linear problem kernel: the dual objective at the dual point scale * slope.
 
-    slope [items] is the derivative of the loss in each score. The ridge term needs a dual variable for each feature. In
-    a block of one feature, this variable is the excess of the scaled gradient over the cut, which is optimal. In a
-    larger block, the variable is scale * ridge * w, which is feasible if `scale` comes from `gauge`."""
+    `slope` [items] is the derivative of the loss in each score. `grad` is the gradient of the mean loss in the weights
+    w. The dual point is feasible if `scale` is at most 1 and at most the reciprocal of the result of `gauge`."""
     value = -loss_conjugate(problem, slope, scale)
     for g in chosen:
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
@@ -282,9 +289,9 @@ def dual_value(problem, slope, scale, grad, w, chosen):
 def distances(problem, grad, w, scale, norms, chosen, out):
     """Linear problem kernel: the screening distance of each chosen block, up to which its weights stay zero.
 
-    out[g] <- Euclidean distance that the dual point slope / N can move before a weight of block g may become nonzero.
-    slope [items] is the derivative of the loss in each score, and N is the number of items. The distance is minus
-    infinity for an unpenalised block and for a living block."""
+    out[g] is the Euclidean distance that the dual point may move before a weight of block g can become nonzero. The
+    dual point is `scale` times the derivative of the mean loss in the scores. `norms` comes from `block_norms`. The
+    distance is minus infinity for an unpenalised block, and for a block with a nonzero weight."""
     members, bounds, ridge = problem.members, problem.bounds, problem.ridge
     for g in chosen:
         cut, reach = problem.cut[g], problem.reach[g]

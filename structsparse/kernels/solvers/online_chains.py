@@ -1,11 +1,11 @@
 """Online chain kernels: perceptron and passive-aggressive learning of chain taggers, on one thread.
 
-Each sentence takes a Viterbi search and an update. The search finds the rival of the sentence, which is the best label
-sequence under the current weights, with a cost added to wrong labels. The update moves the weights towards the gold
-labels and away from the rival.
+Each sentence takes a Viterbi search and an update. The search finds the best label sequence under the current weights,
+with a cost added to wrong labels. This sequence is called the rival. The update moves the weights towards the gold
+labels and away from the rival labels.
 
-A table of weights holds one row per feature. In a growing table, `slots` tells the row of each feature. A feature
-without a row has weight zero, and gets a row when a sentence first changes its weights.
+The table of emission weights has one row per feature. A growing table has rows only for the features whose weights were
+changed before; the weights of all other features are zero.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from numba import njit
 
 from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
-TOKENS_AHEAD = 2  # weight rows are prefetched so many tokens before their token is scored
-LANES, AT_ONCE = 8, 4  # labels are padded to a multiple of LANES; Viterbi compares AT_ONCE preceding labels at a time
+TOKENS_AHEAD = 2  # number of tokens by which the prefetch of weight rows runs ahead of scoring
+LANES, AT_ONCE = 8, 4  # labels are padded to a multiple of LANES; Viterbi tries AT_ONCE previous labels at a time
 
 
 class TaggedCorpus(NamedTuple):
     """Online chain kernel: a tagged corpus as flat arrays.
 
-    Sentence s has the tokens begins[s] : begins[s + 1]. Token t has the features ids[offsets[t] : offsets[t + 1]]."""
+    Sentence s has the tokens begins[s] to begins[s + 1] - 1. Token t has the features ids[offsets[t] : offsets[t + 1]].
+    """
 
     ids: np.ndarray  # int32 [occurrences]: the active features of all tokens, token after token
     offsets: np.ndarray  # int64 [tokens + 1]: where the features of each token begin in `ids`
@@ -33,22 +34,23 @@ class TaggedCorpus(NamedTuple):
 
 
 class FeatureRows(NamedTuple):
-    """Online chain kernel: the emission weights of a tagger, with one row per feature.
+    """Online chain kernel: the emission weights of a tagger, in a table with one row per feature.
 
-    Feature f has row f if `slots` is empty, else row slots[f]. The slot -1 means that the feature has no row."""
+    If `slots` is empty, feature f has row f. Otherwise it has row slots[f], or no row if slots[f] is -1."""
 
     weights: np.ndarray  # [rows, labels]: emission weights
-    past: np.ndarray  # [rows, labels]: sum of weight changes times the number of earlier sentences; empty if unused
-    slots: np.ndarray  # int32 [features] or [0]: the row of each feature
-    features: np.ndarray  # int64 [rows] or [0]: the feature of each row
+    past: np.ndarray  # [rows, labels]: sum of (weight change * count of sentences before it), for averaged weights
+    slots: np.ndarray  # int32 [features]: the row of each feature; empty if feature f has row f
+    features: np.ndarray  # int64 [rows]: the feature of each row; empty if row f belongs to feature f
 
 
 class LabelWeights(NamedTuple):
     """Online chain kernel: the transition, start and end weights of a tagger.
 
-    The arrays named `past_` hold the sums for averaged weights, as `past` of FeatureRows does."""
+    The arrays named `past_` serve to compute averaged weights. They sum each weight change times the count of sentences
+    before the change."""
 
-    transitions: np.ndarray  # [labels, labels]: weight of each pair of labels, (from, to)
+    transitions: np.ndarray  # [labels, labels]: weight of each pair (previous label, label)
     start: np.ndarray  # [labels]: weight of each label at the first token
     end: np.ndarray  # [labels]: weight of each label at the last token
     past_transitions: np.ndarray  # [labels, labels]: sums for averaged transition weights
@@ -59,10 +61,11 @@ class LabelWeights(NamedTuple):
 class UpdateRule(NamedTuple):
     """Online chain kernel: the rule for the cost and the step size of an online update.
 
-    The step size of the perceptron is `rate`. The step size of a passive-aggressive update is rate * min(cap, loss /
-    length). Here `length` is the squared norm of the gold feature vector minus the rival feature vector."""
+    - The step size of the perceptron is `rate`.
+    - The step size of a passive-aggressive update is rate * min(cap, loss / length). Here `length` is the squared norm
+      of the gold feature vector minus the rival feature vector. The rival is the best label sequence in the search."""
 
-    cost: float  # margin: added to the score of every wrong label in the search for the rival
+    cost: float  # margin: added to the score of every wrong label (or arc) in the search for the rival
     rate: float  # step size of the perceptron, or factor of the passive-aggressive step size
     cap: float  # largest passive-aggressive step size, before it is multiplied by `rate`
     passive: bool  # whether updates are passive-aggressive
@@ -72,27 +75,29 @@ class UpdateRule(NamedTuple):
 class ChainScratch(NamedTuple):
     """Online chain kernel: work memory of Viterbi and updates.
 
-    `longest` is the number of tokens of the longest sentence. `width` is the number of labels, padded to a multiple of
-    LANES."""
+    In the shapes, `longest` is the number of tokens of the longest sentence. `width` is the number of labels, padded to
+    a multiple of LANES. The rival is the best label sequence that the search finds."""
 
     emissions: np.ndarray  # [longest, width]: emission scores of a sentence
-    scores: np.ndarray  # [longest, width]: score of the best path to each label at each token (Viterbi)
-    arrivals: np.ndarray  # [width]: score of the best path to each label, without the emission of the label
+    scores: np.ndarray  # [longest, width]: score of the best label sequence that ends in each label, at each token
+    arrivals: np.ndarray  # [width]: score of the best label sequence up to each label, without its emission
     transitions: np.ndarray  # [width, width]: transition weights; minus infinity for padding
-    rival: np.ndarray  # int64 [longest]: best label sequence
-    counts: np.ndarray  # int32 [most occurrences in a sentence, labels]: gold minus rival counts of each feature
-    moving: np.ndarray  # int64 [most occurrences in a sentence]: the rows whose weights change
-    place: np.ndarray  # int32 [rows]: the index of each row in `moving`; -1 before and after a call
-    pairs: np.ndarray  # int32 [labels, labels]: gold minus rival counts of label pairs; 0 before and after a call
+    rival: np.ndarray  # int64 [longest]: the rival labels
+    counts: np.ndarray  # int32 [features of one sentence, labels]: gold minus rival count of feature and label
+    moving: np.ndarray  # int64 [features of one sentence]: the weight table rows that an update changes
+    place: np.ndarray  # int32 [rows]: the index of each row in `moving`, or -1 if absent
+    pairs: np.ndarray  # int32 [labels, labels]: gold minus rival counts of label pairs; 0 between updates
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
     """Online chain kernel: learn a tagger from the sentences order[done:], one after the other.
 
-    `clock` sentences have been seen before order[0], and `held` rows of the table are in use. The pass ends early if a
-    growing table lacks room for all features of the next sentence. Returns the number of sentences done, the number of
-    rows in use, the sum of losses, the sum of step sizes, and the change of the number of nonzero weights."""
+    The caller has already processed `clock` sentences before order[0]. The first `held` rows of the weight table are in
+    use. The pass ends early if a growing table lacks room for all features of the next sentence.
+
+    Returns five numbers: count of processed entries of `order`, count of table rows in use, sum of losses, sum of step
+    sizes, and the change of the count of nonzero weights."""
     scratch.transitions[:] = -np.inf
     growing = len(rows.slots) > 0
     losses, taken, living = 0.0, 0.0, 0
@@ -123,8 +128,8 @@ def sweep(corpus, order, done, rows, held, labels, rule, scratch, clock):
 def _rival(corpus, first, last, rows, labels, cost, scratch):
     """Online chain kernel: find the rival labels of a sentence by Viterbi, with a cost for wrong labels.
 
-    Fills scratch.rival. Returns the loss of the sentence: the score of the rival with costs minus the score of gold, at
-    least 0."""
+    Writes them to scratch.rival. Returns the loss: the rival's score with costs minus the score of the gold labels, or
+    0 if this is negative."""
     emissions, gold, rival = scratch.emissions[: last - first], corpus.gold[first:last], scratch.rival[: last - first]
     emissions[:] = 0
     if len(rows.slots) > 0:
@@ -145,7 +150,7 @@ def _rival(corpus, first, last, rows, labels, cost, scratch):
 def _score(ids, offsets, first, last, weights, emissions):
     """Online chain kernel: compute emission scores with a table that has a row for every feature.
 
-    emissions[t] += the weight rows of all features of token first + t."""
+    emissions[t] increases by the sum of the weight rows of all features of token first + t."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     end = offsets[last]
@@ -162,7 +167,8 @@ def _score(ids, offsets, first, last, weights, emissions):
 def _score_held(ids, offsets, first, last, weights, slots, emissions):
     """Online chain kernel: compute emission scores with a growing table, which lacks the rows of some features.
 
-    emissions[t] += the weight rows of all features of token first + t that have a row."""
+    emissions[t] increases by the sum of the weight rows of all features of token first + t. Features without a row are
+    skipped."""
     width, stride = np.uint64(weights.shape[1]), np.uint64(emissions.shape[1])
     flat, out = weights.reshape(-1), emissions.reshape(-1)
     for token in range(first, last):
@@ -181,9 +187,9 @@ def _larger(x, y):
 
 @njit(**PLAIN)
 def _best(emissions, labels, scratch, path):
-    """Online chain kernel: fill path [time] with the best labels of a sentence (Viterbi).
+    """Online chain kernel: fill `path` [tokens] with the best labels of a sentence (Viterbi).
 
-    Ties go to the lowest label, decided from the last token back."""
+    Among equal scores the lowest label wins. Ties are broken from the last token to the first."""
     count, width, arrivals = len(labels.start), emissions.shape[1], scratch.arrivals
     scores, transitions = scratch.scores[: len(path)], scratch.transitions
     for i in range(count):
@@ -229,7 +235,7 @@ def _total(emissions, path, labels):
 
 @njit(**PLAIN)
 def _differ(gold, rival):
-    """Online chain kernel: whether the gold labels and the rival labels of a sentence differ."""
+    """Online chain kernel: whether the gold labels and the rival labels of a sentence differ anywhere."""
     differ = False
     for t in range(len(gold)):
         differ |= gold[t] != rival[t]
@@ -238,7 +244,7 @@ def _differ(gold, rival):
 
 @njit(**PLAIN)
 def _pair_differs(gold, rival, t):
-    """Online chain kernel: whether gold and rival differ in the pair of labels at tokens t - 1 and t."""
+    """Online chain kernel: whether gold and rival labels differ in the pair of labels at tokens t - 1 and t."""
     return gold[t - 1] != rival[t - 1] or gold[t] != rival[t]
 
 
@@ -246,7 +252,7 @@ def _pair_differs(gold, rival, t):
 def _add_rows(corpus, first, gold, rival, rows, held):
     """Online chain kernel: add a row of zeros to the growing table for each new feature of a wrong token.
 
-    A token is wrong if the rival label differs from the gold label. Returns the number of rows in use."""
+    A token is wrong if the rival label differs from the gold label. Returns the count of rows in use."""
     for t in range(len(gold)):
         if gold[t] == rival[t]:
             continue
@@ -265,8 +271,7 @@ def _add_rows(corpus, first, gold, rival, rows, held):
 def _length(corpus, first, gold, rival, rows, scratch):
     """Online chain kernel: the squared norm of the gold minus the rival feature vector, for step sizes.
 
-    A count that goes from n to n + 1 increases the sum of squares by 2 n + 1. A count that goes from n to n - 1
-    increases the sum by 1 - 2 n."""
+    The vectors count features with labels, label pairs, and the first and last label."""
     counts, place_of, pairs, moving = scratch.counts, scratch.place, scratch.pairs, scratch.moving
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     rows_moving, total = 0, 0
@@ -301,9 +306,9 @@ def _length(corpus, first, gold, rival, rows, scratch):
 def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
     """Online chain kernel: update the emission weights of all features of wrong tokens.
 
-    Each feature gains `step` for the gold label and loses `step` for the rival label. The sums for averaging gain and
-    lose `late`, which is `step` times the number of earlier sentences. Returns the change of the number of nonzero
-    weights."""
+    A token is wrong if the rival label differs from the gold label. The weights for the gold label gain `step`, and
+    those for the rival label lose `step`. The sums for averaging gain and lose `late`, which is `step` times the count
+    of earlier sentences. Returns the change of the count of nonzero weights."""
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     weights, past = rows.weights, rows.past
     move, weighted, living = weights.dtype.type(step), weights.dtype.type(late), 0
@@ -327,8 +332,8 @@ def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
 def _move_labels(gold, rival, labels, step, late, averaging):
     """Online chain kernel: update the transition, start and end weights of gold and rival labels.
 
-    Weights of gold labels and gold label pairs rise by `step`; weights of the rival fall by `step`. `late` is `step`
-    times the number of earlier sentences."""
+    Where gold and rival differ, gold weights gain `step` and rival weights lose `step`. The sums for averaging gain and
+    lose `late`, which is `step` times the count of earlier sentences."""
     kind = labels.start.dtype.type
     for path, sign in ((gold, 1.0), (rival, -1.0)):
         move, past = kind(sign * step), kind(sign * late)

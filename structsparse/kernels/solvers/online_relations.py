@@ -15,9 +15,13 @@ def sweep(ids, offsets, gold, order, cap, weights, past, clock):
     The gold relation of each arc should lead every other relation by a score of 1. The step is the least that gives
     this lead, but at most `cap`.
 
-    Arc a has the features ids[offsets[a] : offsets[a + 1]] and the gold relation gold[a]. `order` lists the arcs to
-    learn from. weights and past are [features, relations]. `past` sums the weight changes, each times the number of
-    arcs seen before. `clock` arcs were seen before this pass. Returns the number of updates."""
+    - Arc a has the features ids[offsets[a] : offsets[a + 1]] and the gold relation gold[a].
+    - `order` lists the arcs to learn from.
+    - `weights` and `past` are arrays [features, relations].
+    - `past` sums each weight change times the count of arcs before it, for averaged weights.
+    - `clock` is the count of arcs before this pass.
+
+    Returns the count of updates."""
     relations, updates = weights.shape[1], 0
     scores = np.empty(relations, np.float64)
     for arc in order:

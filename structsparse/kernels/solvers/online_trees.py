@@ -1,8 +1,8 @@
 """Online tree kernels: perceptron and passive-aggressive learning of dependency parsers, on one thread.
 
-Each sentence takes a search for the best tree and an update of the weights. The rival of a sentence is the best tree
-under the current weights, with a cost added to wrong arcs. Each feature has one weight. Arc a has the features
-ids[offsets[a] : offsets[a + 1]]. A sentence of n words has n * n arcs, ordered by modifier, then by head.
+Each sentence takes a search for a tree and an update of the weights. The search finds the best tree under the current
+weights, with a cost added to wrong arcs. This tree is called the rival. Each feature has one weight, and arc a has the
+features ids[offsets[a] : offsets[a + 1]]. A sentence of n words has n * n arcs, sorted by modifier, then by head.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.structures.best_trees import room, solve
 from structsparse.kernels.weights.bags import prefetcher
 
-AHEAD = 16  # array entries are prefetched so many loop iterations in advance
+AHEAD = 16  # number of loop iterations by which a prefetch of array entries runs ahead
 _fetch = prefetcher(writing=1)
 
 
 class ParsedCorpus(NamedTuple):
     """Online tree kernel: a parsed corpus as flat arrays.
 
-    Sentence s has the words begins[s] : begins[s + 1] and the arcs from arcs[s] on."""
+    Sentence s has the words begins[s] to begins[s + 1] - 1, and the arcs arcs[s] to arcs[s + 1] - 1."""
 
     ids: np.ndarray  # int32 [occurrences]: the active features of all arcs, arc after arc
     offsets: np.ndarray  # int64 [arcs + 1]: where the features of each arc begin in `ids`
@@ -33,20 +33,23 @@ class ParsedCorpus(NamedTuple):
 
 
 class TreeScratch(NamedTuple):
-    """Online tree kernel: work memory for the difference between the feature counts of two trees."""
+    """Online tree kernel: work memory for the difference between the feature counts of two trees.
 
-    counts: np.ndarray  # int16 [features]: gold minus rival count of each feature; 0 before and after a call
-    moving: np.ndarray  # int32 [most features of a rival and a gold tree]: the features whose weights change
-    amounts: np.ndarray  # int16: gold minus rival count of each feature in `moving`
+    They are the gold tree and the rival, the best tree that the search finds."""
+
+    counts: np.ndarray  # int16 [features]: gold minus rival count of each feature; 0 between updates
+    moving: np.ndarray  # int32: the features whose weights change; room for all features of both trees
+    amounts: np.ndarray  # int16, as long as `moving`: gold minus rival count of each of its features
     longest: int  # number of words in the longest sentence
 
 
 @njit(**PLAIN)
 def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock):
-    """Online tree kernel: learn a parser from the sentences `order`, one after the other.
+    """Online tree kernel: learn a parser from the sentences in the list `order`, one after the other.
 
-    `clock` sentences have been seen before. Trees are projective if `projective`, and have a single root if `single`.
-    Returns the sum of losses, the sum of step sizes, and the change of the number of nonzero weights."""
+    The caller has already processed `clock` sentences. `projective` and `single` tell whether trees must be projective,
+    and whether they must have a single root. Returns the sum of losses, the sum of step sizes, and the change of the
+    count of nonzero weights."""
     work, crossing, nested = room(scratch.longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(scratch.longest + 1, np.int64)
     losses, taken, living = 0.0, 0.0, 0
@@ -59,7 +62,7 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
         gold_score = tree_score(arcs, gold)
         add_cost(arcs, gold, rule.cost)
         work[:size, :size] = arcs
-        solve(work[:size, :size], projective, single, rival, crossing, nested)  # all arcs are allowed, so a tree exists
+        solve(work[:size, :size], projective, single, rival, crossing, nested)  # a tree exists: all arcs are allowed
         loss = max(0.0, tree_score(arcs, rival[1:]) - gold_score)
         changed, length = _difference(corpus, first, gold, rival, scratch)
         step = rule.rate if changed > 0 else 0.0
@@ -73,9 +76,10 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
 
 @njit(**PLAIN)
 def score_arcs(ids, offsets, first, weights, scores):
-    """Online tree kernel: fill the arc scores [n + 1, n + 1] of a sentence of n words, modifiers by heads.
+    """Online tree kernel: compute the scores of all arcs of a sentence of n words.
 
-    The arcs of the sentence begin at `first`. Entries that are not arcs get minus infinity."""
+    Fills `scores`, an array of shape [n + 1, n + 1] with a row per modifier and a column per head. `first` is the index
+    of the first arc of the sentence in the corpus. Entries that are not arcs get minus infinity."""
     size, arc = len(scores), first
     scores[0], begin = -np.inf, np.uint64(offsets[first])
     for m in range(1, size):
@@ -113,8 +117,8 @@ def add_cost(scores, gold, cost):
 def _difference(corpus, first, gold, rival, scratch):
     """Online tree kernel: the feature counts of the gold tree minus the feature counts of the rival tree.
 
-    Writes the features to scratch.moving, and the differences of the counts to scratch.amounts. Returns the number of
-    features with a nonzero difference, and the sum of the squared differences."""
+    Writes the features to scratch.moving, and the differences to scratch.amounts. Returns the count of features with a
+    nonzero difference, and the sum of the squared differences."""
     words, many = len(gold), 0
     counts, moving, amounts = scratch.counts, scratch.moving, scratch.amounts
     for m in range(1, words + 1):
@@ -134,7 +138,7 @@ def _difference(corpus, first, gold, rival, scratch):
     distinct, length = 0, 0.0
     for k in range(many):
         row = moving[k]
-        if counts[row] != 0:  # 0 if the counts are equal, or if the feature is earlier in `moving`
+        if counts[row] != 0:  # 0 if both trees have equal counts, or if the feature was seen earlier in the loop
             moving[distinct], amounts[distinct] = row, counts[row]
             length += np.float64(counts[row]) ** 2
             counts[row] = 0
@@ -144,11 +148,11 @@ def _difference(corpus, first, gold, rival, scratch):
 
 @njit(**PLAIN)
 def _move(scratch, moves, weights, past, step, late, averaging):
-    """Online tree kernel: update the weights of the features in `moving`.
+    """Online tree kernel: update the weights of the features in scratch.moving.
 
-    Each weight gains step * amount, where `amount` is the gold minus the rival count of the feature. The sum for
-    averaging gains late * amount, where `late` is `step` times the number of earlier sentences. Returns the change of
-    the number of nonzero weights."""
+    The gold minus rival count of a feature is its entry in scratch.amounts. Each weight gains `step` times this count.
+    The sum for averaging gains `late` times this count, where `late` is `step` times the count of earlier sentences.
+    Returns the change of the count of nonzero weights."""
     living, one = 0, weights.dtype.type(1)
     move, weighted = one * step, one * late
     for k in range(moves):

@@ -1,10 +1,13 @@
 """Online tree kernels by hashed keys: learning of dependency parsers with a growing hash table of weights.
 
-Each feature has a hashed key. A base is a feature template without the bin for the direction and the distance of an
-arc. Once per sentence, the contributions of each token to the keys of each base are summed. While an arc is scored, the
-keys of the next arc have already been computed and their slots in the table prefetched. Keys are not stored, but
-computed again whenever they are needed. A feature gets a row in the table when a wrong tree first changes its weight.
-One thread.
+- The score of an arc is the sum of the weights of its features, one feature per template.
+- Each feature has a hashed key. Keys are not stored, but computed whenever they are needed.
+- A base is a feature template without the direction and the distance of the arc. Several templates may share a base.
+- The key adds up hashes of the head token, the modifier token, the words between them, and direction with distance. The
+  sums for each token and each base are computed once per sentence.
+- A feature gets a row in the table when an update first changes its weight.
+
+All kernels run on one thread.
 """
 
 from __future__ import annotations
@@ -20,55 +23,60 @@ from structsparse.kernels.solvers.online_trees import add_cost, tree_score
 from structsparse.kernels.structures.best_trees import room, solve
 from structsparse.kernels.weights.key_table import AHEAD, fetch, fetch_row, find, first_slot, put, weigh
 
-KINDS = 5  # number of kinds of summaries of the words between head and modifier
+KINDS = 5  # count of the ways to summarise the words between head and modifier, such as the set of their tags
 _ONE = np.uint64(1)
 
 
 class TemplateAtoms(NamedTuple):
     """Online tree kernel by hashed keys: the atoms of all tokens, and how templates combine atoms.
 
-    An atom is a hashed attribute of a token. The key of a feature is a mixed sum of atoms."""
+    An atom is the hash of one attribute of a token. The key of a feature is a sum of atoms with its bits mixed. A place
+    is the index of a token or root in the corpus. A base is a template without the direction and the distance of the
+    arc."""
 
-    starts: np.ndarray  # int64 [sentences + 1]: the place of the root that precedes each sentence
-    values: np.ndarray  # uint64 [atoms, places]: hash of each atom at each token or root
-    parts: np.ndarray  # uint64 [places]: a bit for each part of speech; [0] if no template uses the words between
-    classes: np.ndarray  # int64, as long as `parts`: bits for verb, punctuation and conjunction
-    salts: np.ndarray  # uint64 [KINDS]: hash salts of the summaries of the words between
-    atoms: np.ndarray  # int64: rows of `values`, for one base after the other
-    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms` of the head atoms and the modifier atoms of each base
-    gaps: np.ndarray  # int64 [bases]: kind of summary of the words between; KINDS means none
-    bases: np.ndarray  # int64 [templates]: the base of each template
-    places: np.ndarray  # uint64 [2 * BINS, templates]: number added to a key for arc direction and distance
+    starts: np.ndarray  # int64 [sentences + 1]: the place of the root of each sentence; its words follow
+    values: np.ndarray  # uint64 [attributes, places]: hash of each attribute of each token or root
+    parts: np.ndarray  # uint64 [places]: one bit set per part of speech; empty if no template uses words between
+    classes: np.ndarray  # int64, as long as `parts`: bits that mark verbs, punctuation and conjunctions
+    salts: np.ndarray  # uint64 [KINDS]: hash salt for each way to summarise the words between head and modifier
+    atoms: np.ndarray  # int64: attributes (rows of `values`) that each base uses, base after base
+    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms`: first head atom, first modifier atom, end
+    gaps: np.ndarray  # int64 [bases]: which summary of the words between each base uses; KINDS means none
+    bases: np.ndarray  # int64 [templates]: the base of each template, which lacks direction and distance
+    places: np.ndarray  # uint64 [2 * BINS, templates]: hash to add for each arc direction and distance bin
 
 
 class KeyedRows(NamedTuple):
-    """Online tree kernel by hashed keys: the features of a growing table, with room for more rows."""
+    """Online tree kernel by hashed keys: the features of a growing table, in arrays with room for more features."""
 
-    keys: np.ndarray  # uint64 [room]: the feature key of each row
-    templates: np.ndarray  # int32 [room]: the template of the feature of each row
-    past: np.ndarray  # float32 [room]: sum of weight changes times the number of earlier sentences; empty if unused
+    keys: np.ndarray  # uint64 [maximum rows]: the feature key of each row
+    templates: np.ndarray  # int32 [maximum rows]: the template that the feature of each row comes from
+    past: np.ndarray  # float32 [maximum rows]: sum of (weight change * count of sentences before it); may be empty
 
 
 class PartialKeys(NamedTuple):
-    """Online tree kernel by hashed keys: partial keys of the tokens of one sentence."""
+    """Online tree kernel by hashed keys: partial keys of the tokens of one sentence.
 
-    heads: np.ndarray  # uint64 [tokens, bases]: the partial keys of each token as a head
-    modifiers: np.ndarray  # uint64 [tokens, bases]: the partial keys of each token as a modifier
-    between: np.ndarray  # uint64 [KINDS + 1, arcs]: summaries of the words between; the last row is 0
-    bases: np.ndarray  # uint64 [bases]: the partial keys of one arc
-    keys: np.ndarray  # uint64 [2, templates]: the keys of the previous and of the current arc
+    A partial key is a sum of some of the hashes that make up a feature key. A base is a template without the direction
+    and the distance of the arc."""
+
+    heads: np.ndarray  # uint64 [tokens, bases]: sum of the hashes of each token as a head
+    modifiers: np.ndarray  # uint64 [tokens, bases]: sum of the hashes of each token as a modifier
+    between: np.ndarray  # uint64 [KINDS + 1, arcs]: hashed summaries of the words between; the last row is 0
+    bases: np.ndarray  # uint64 [bases]: keys of one arc, still without direction and distance
+    keys: np.ndarray  # uint64 [2, templates]: the feature keys of the previous arc and the current arc, in turn
 
 
 class TreeDifference(NamedTuple):
     """Online tree kernel by hashed keys: the feature counts of one tree minus another.
 
-    The counts are in a hash table with a cell per feature."""
+    The counts are in a hash table with one cell per feature. Between updates all cells are empty."""
 
-    keys: np.ndarray  # uint64 [cells]: the feature key of each cell; the number of cells is a power of two
+    keys: np.ndarray  # uint64 [cells]: the feature key of each cell; the count of cells is a power of two
     counts: np.ndarray  # int32 [cells]: the count of the feature of each cell
-    templates: np.ndarray  # int32 [cells]: the template of the feature, -1 in an empty cell; empty outside an update
-    used: np.ndarray  # int64 [most features]: the cells in use
-    shift: np.uint64  # key >> shift is the first cell to try for a key
+    templates: np.ndarray  # int32 [cells]: the template of the feature, or -1 in an empty cell
+    used: np.ndarray  # int64 [maximum features]: the indices of the cells in use
+    shift: np.uint64  # number of bits; the search for a key begins at cell key >> shift
 
 
 @njit(**PLAIN)
@@ -86,7 +94,7 @@ def partial_keys_for(atoms, longest):
 def difference_for(templates, longest):
     """Online tree kernel by hashed keys: an empty hash table for the feature difference of two trees.
 
-    The trees have at most `longest` words."""
+    The table has room for trees of at most `longest` words."""
     most, bits = 2 * longest * templates, 4
     while (1 << bits) < 2 * most:
         bits += 1
@@ -99,8 +107,8 @@ def difference_for(templates, longest):
 def sum_atoms(says, sentence, sums):
     """Online tree kernel by hashed keys: sum the atoms of a sentence into partial keys.
 
-    There is a partial key for each token as a head, for each token as a modifier, and for the words between two tokens.
-    """
+    Atoms are hashes of token attributes. Fills `sums` with the sums for each token as a head and as a modifier, and
+    with the hashed summaries of the words between any two tokens."""
     root, tokens = says.starts[sentence], says.starts[sentence + 1] - says.starts[sentence]
     for b in range(len(says.gaps)):
         for end, sums_of_tokens in ((0, sums.heads), (1, sums.modifiers)):
@@ -141,9 +149,10 @@ def _weigh_all(slots, keys):
 
 @njit(**PLAIN)
 def score_sentence(says, sentence, sums, slots, nothing, scores):
-    """Online tree kernel by hashed keys: fill the arc scores [n + 1, n + 1] of one sentence.
+    """Online tree kernel by hashed keys: fill the arc scores of one sentence of n words.
 
-    The sentence has n words; scores are modifiers by heads. Entries that are not arcs get the value `nothing`."""
+    `scores` has the shape [n + 1, n + 1], with a row per modifier and a column per head. Entries that are not arcs get
+    the value `nothing`."""
     sum_atoms(says, sentence, sums)
     tokens, before, turn = len(scores), (0, 0), 0
     scores[0] = nothing
@@ -165,7 +174,7 @@ def score_sentence(says, sentence, sums, slots, nothing, scores):
 
 @njit(**PLAIN)
 def score(says, sentences, slots, scores):
-    """Online tree kernel by hashed keys: fill the arc scores [batch, size, size] of sentences.
+    """Online tree kernel by hashed keys: fill the arc scores [batch, modifiers, heads] of several sentences.
 
     Entries that are not arcs get 0."""
     sums = partial_keys_for(says, scores.shape[1] - 1)
@@ -179,10 +188,14 @@ def score(says, sentences, slots, scores):
 def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, moves, longest, clock):
     """Online tree kernel by hashed keys: learn a parser from the sentences order[done:].
 
-    `clock` sentences have been seen before order[0], and `held` rows of the table are in use. `trees` is (projective,
-    single root); `open` tells whether features may be added. The pass ends early if the table, which has room for
-    `most` rows, may lack room for the features of the next sentence. Returns the number of sentences done, the number
-    of rows in use, the sum of losses, the sum of step sizes, and the change of the number of nonzero weights."""
+    - The caller has already processed `clock` sentences before order[0].
+    - The first `held` rows of the table are in use, of at most `most`.
+    - `trees` holds two flags: whether trees must be projective, and whether they must have a single root.
+    - `open` tells whether features may be added to the table.
+    - The pass ends early if the table may lack room for the features of the next sentence.
+
+    Returns five numbers: count of processed entries of `order`, count of table rows in use, sum of losses, sum of step
+    sizes, and the change of the count of nonzero weights."""
     projective, single = trees
     sums, (work, crossing, nested) = partial_keys_for(says, longest), room(longest + 1, projective)
     scores, tree = np.empty_like(work), np.empty(longest + 1, np.int64)
@@ -219,7 +232,8 @@ def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, m
 def _difference(says, sums, gold, rival, moves):
     """Online tree kernel by hashed keys: fill `moves` with gold minus rival feature counts.
 
-    Returns the number of cells in use; some of these cells may have a count of 0."""
+    The rival is the best tree that the search found. Returns the count of cells in use, some of which may hold a
+    feature count of 0."""
     used, mask, keys = 0, np.uint64(len(moves.keys) - 1), sums.keys[0]
     for m in range(1, len(rival)):
         if gold[m - 1] == rival[m]:
@@ -239,9 +253,9 @@ def _difference(says, sums, gold, rival, moves):
 
 @njit(**PLAIN)
 def _drop_unknown(moves, used, slots, rows):
-    """Online tree kernel by hashed keys: set the counts of features without a row to 0.
+    """Online tree kernel by hashed keys: set the counts in `moves` to 0 for features without a table row.
 
-    The table is then closed, so an update cannot add these features."""
+    This keeps an update from adding features."""
     for place in moves.used[:used]:
         if not find(slots, rows.keys, moves.keys[place])[1]:
             moves.counts[place] = 0
@@ -249,11 +263,11 @@ def _drop_unknown(moves, used, slots, rows):
 
 @njit(**PLAIN)
 def _move(moves, used, slots, rows, held, step, late, averaging):
-    """Online tree kernel by hashed keys: update the growing table by the counts in `moves`.
+    """Online tree kernel by hashed keys: update the growing table by the feature counts in `moves`.
 
     Each weight gains `step` times the count of the feature. The sum for averaging gains `late` times the count, where
-    `late` is `step` times the number of earlier sentences. `moves` is emptied. Returns the number of rows in use, and
-    the change of the number of nonzero weights."""
+    `late` is `step` times the count of earlier sentences. Empties `moves`. Returns the count of table rows in use, and
+    the change of the count of nonzero weights."""
     living = 0
     for u in range(used):
         if u + AHEAD < used:

@@ -1,8 +1,9 @@
 """Overlaps solver kernels of row groups: norms, curvatures, dual vectors and ADMM steps of overlapping groups.
 
-W holds the weights, one row per column of the design matrix. Row j of W lies in the groups
-`groups[starts[j]:starts[j + 1]]`. Group g has the penalty reach[g] * ||W_g||, where W_g are the rows of the group. A
-dead group is a group whose rows are held at zero; all other groups are living. All numbers are float64.
+- The weights W have one row per column of the design matrix. The groups of row j are groups[starts[j] : starts[j + 1]].
+- Group g has the penalty reach[g] * ||W_g||, where W_g holds the rows of the group.
+- A dead group is held at zero with all its rows. All other groups are living.
+- All numbers are float64.
 """
 
 from typing import NamedTuple
@@ -12,15 +13,15 @@ from numba import njit
 
 from structsparse.kernels.solvers.linear_problem import SERIAL
 
-LOOK, SURE = 10, 0.01  # rounds between two checks of the duality gap in `hold`; relative gap that `hold` accepts
-MUCH = 0.3  # share of the largest residual; smaller residuals may vanish once groups with larger residuals are living
+LOOK, SURE = 10, 0.01  # in `hold`: rounds between two checks of the duality gap; relative gap that ends it
+MUCH = 0.3  # in `hold`: a group becomes living if its residual exceeds this share of the largest residual
 
 
 class RowGroups(NamedTuple):
     """Overlapping groups of the overlaps solver kernels: the groups of each row, and the strength of each group."""
 
     starts: np.ndarray  # int64 [rows + 1]: where the groups of each row begin in `groups`
-    groups: np.ndarray  # int32 [copies]: the groups of all rows; a row has one copy per group that contains it
+    groups: np.ndarray  # int32 [pairs of row and group]: the groups of all rows, row after row
     reach: np.ndarray  # float64 [groups]: penalty strength of each group
 
 
@@ -29,7 +30,7 @@ class RowGroups(NamedTuple):
 
 @njit(**SERIAL)
 def group_squares(sets, W, out):
-    """Overlaps solver kernel of row groups: the squared norms of all groups, out[g] <- ||W_g||^2."""
+    """Overlaps solver kernel of row groups: the squared norms of all groups; out[g] gets ||W_g||^2."""
     out[:] = 0
     for j in range(W.shape[0]):
         total = 0.0
@@ -44,8 +45,8 @@ def group_squares(sets, W, out):
 def pulls(sets, factors, rows, squares, out):
     """Overlaps solver kernel of row groups: the curvature of a quadratic upper bound of the penalty in each row.
 
-    out[j] <- squares[j] + sum of factors over the groups of row j. squares[j] is the ridge strength of the row.
-    factors[g] is the curvature of the upper bound of the norm of group g."""
+    out[j] gets squares[j] plus the sum of factors[g] over the groups g of row j. squares[j] is the ridge strength of
+    the row. factors[g] is the curvature of the upper bound of the norm of group g."""
     for j in rows:
         total = squares[j]
         for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
@@ -55,10 +56,10 @@ def pulls(sets, factors, rows, squares, out):
 
 @njit(**SERIAL)
 def awake(W, G, cut, allowed):
-    """Overlaps solver kernel of row groups: the active rows among the `allowed` rows.
+    """Overlaps solver kernel of row groups: the indices of the active rows among the allowed rows.
 
-    A row is active if a weight of the row is nonzero, or if the gradient exceeds `cut`. Under the lasso alone, the
-    gradient would then move the weight away from zero. G [rows, outputs] is the gradient of the loss in W."""
+    A row is active if one of its weights is nonzero, or if an absolute value of its gradient exceeds `cut`, the lasso
+    strength. G [rows, outputs] is the gradient of the loss in W, and `allowed` [rows] is a mask."""
     rows, size = np.empty(W.shape[0], np.int64), 0
     for j in range(W.shape[0]):
         if allowed[j]:
@@ -72,7 +73,7 @@ def awake(W, G, cut, allowed):
 
 @njit(**SERIAL)
 def rows_outside(sets, dead, allowed):
-    """Overlaps solver kernel of row groups: mark the rows that lie in no dead group, in allowed [rows]."""
+    """Overlaps solver kernel of row groups: mark the rows that lie in no dead group, in the mask `allowed` [rows]."""
     for j in range(allowed.size):
         allowed[j] = True
         for a in range(sets.starts[j], sets.starts[j + 1]):
@@ -97,10 +98,12 @@ def _largest(sizes, rows):
 def _gap_is_small(sets, starts, rows, duals, sizes):
     """Overlaps solver kernel of row groups: whether the duality gap of the problem in `hold` is small.
 
-    The minimum of the problem is then nearly 1/2 |v|^2, where v is the vector of residuals in `sizes`. With the dual
-    vectors xi_g and the penalty strengths reach_g of the groups g, the dual value at v is
+    The vector v of residuals (`sizes`) gives the dual objective
 
-        sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2."""
+        sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2
+
+    with the dual vector xi_g and the penalty strength reach_g of each group g. The gap to the primal objective 1/2
+    |v|^2 is small if it is at most SURE times this objective."""
     squares, slack = 0.0, 0.0
     for j in range(sizes.size):
         squares += sizes[j] * sizes[j]
@@ -119,14 +122,17 @@ def _gap_is_small(sets, starts, rows, duals, sizes):
 def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
     """Overlaps solver kernel of row groups: find dual vectors of dead groups that balance the gradient.
 
-    `sizes` [rows] holds the norm of the gradient in each row, and xi_g is the dual vector of group g. Solves
+    Let sizes[j] be the norm of the gradient in row j, and xi_g the dual vector of group g. Solves
 
         min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g
 
-    by block coordinate descent over the groups, from xi_gj = factors[g] * guess[j]. `sizes` becomes the residual. The
-    descent ends when no residual is above the tolerance, when a round changes nothing, or when the duality gap is small
-    (`_gap_is_small`). Returns a mask of the groups that should become living first. Such a group has ||xi_g|| = reach_g
-    and a residual near the largest residual."""
+    by block coordinate descent over the groups. The first value of xi_gj is factors[g] * guess[j].
+
+    - `sizes` becomes the vector of residuals.
+    - The descent ends when no residual exceeds the tolerance, when a round changes no value by more than the tolerance,
+      or when the duality gap is small.
+    - Returns a mask of the groups that should become living first: those with ||xi_g|| = reach_g and a large residual.
+    """
     counts = np.zeros(dead.size + 1, np.int64)
     for j in range(sizes.size):
         if sizes[j] > 0:
@@ -185,12 +191,15 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
 def move_copies(sets, order, bounds, W, copies, duals, rho, over, sums, moved):
     """Overlaps solver kernel of row groups: one ADMM step of the copies v and the scaled duals u of all groups.
 
-    Computes v <- prox of the group norms at M w - u, then u <- u + v - M w. M w holds one copy of row j of W for each
-    group of row j. `over` is the over-relaxation of M w, and `rho` the ADMM penalty. Group g has the rows
-    `order[bounds[g]:bounds[g + 1]]`. sums[j] becomes the sum of v + u over the copies of row j. moved[j] becomes the
-    sum of the changes of v.
+    Each row of W has one copy for each group that contains it. M w denotes W repeated in this way. The step sets
 
-    Returns ||v - M w||^2, ||v||^2, ||M w||^2 and the number of zero groups."""
+    - v to the prox of the group norms at M w - u, with over-relaxation factor `over` and ADMM penalty `rho`,
+    - then u to u + v - M w,
+    - sums[j] to the sum of v + u over the copies of row j,
+    - moved[j] to the sum of the changes of v over these copies.
+
+    Group g has the rows order[bounds[g] : bounds[g + 1]]. Returns ||v - M w||^2, ||v||^2, ||M w||^2 and the count of
+    zero groups."""
     outputs = W.shape[1]
     sums[:], moved[:] = 0, 0
     residual, copy_squares, weight_squares, zeros = 0.0, 0.0, 0.0, 0

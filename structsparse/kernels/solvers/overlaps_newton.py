@@ -1,6 +1,6 @@
 """Overlaps Newton kernels: Newton steps on nonzero weights under overlapping group lasso, by conjugate gradients.
 
-The norm of a group with a nonzero weight is smooth, so the Hessian of the penalty is exact. W [rows, outputs] holds the
+The norm of a group with a nonzero weight is smooth, so the penalty has an exact Hessian. W [rows, outputs] holds the
 weights of a linear model, and W_g the rows of group g. All numbers are float64.
 """
 
@@ -24,8 +24,8 @@ from structsparse.kernels.solvers.overlaps_problem import (
 def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
     """Overlaps Newton kernel: the overlapping group penalty at W, with lasso and ridge.
 
-    Rows of W outside `rows` are zero. Sets norms[g] <- ||W_g||. With eps > 0, the norm of each group is smoothed to
-    sqrt(||W_g||^2 + eps^2) - eps."""
+    Rows of W outside `rows` are zero. norms[g] gets the norm ||W_g|| of the rows of group g. With eps > 0, the penalty
+    uses sqrt(||W_g||^2 + eps^2) - eps in place of each norm."""
     norms[:] = 0
     total = 0.0
     for j in rows:
@@ -46,10 +46,11 @@ def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
 
 @njit(**SERIAL)
 def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, out, ahead, mean, along):
-    """Overlaps Newton kernel: multiply the Hessian of loss and penalty by a direction d [entries].
+    """Overlaps Newton kernel: multiply the Hessian of loss and penalty by a direction.
 
-    `entries` lists the nonzero weights as pairs of row and output. The product for the weights is written to `out`.
-    Returns the product for the biases. `ahead`, `mean` and `along` are work memory."""
+    The direction has the parts `d` for the nonzero weights and `d_bias` for the biases. `entries` lists the nonzero
+    weights as pairs of row and output. Writes the product for the weights to `out`, and returns the product for the
+    biases."""
     outputs, count = ahead.shape
     ahead[:], mean[:], along[:] = 0, 0, 0
     for c in range(d.size):
@@ -85,9 +86,9 @@ def _curve(data, sets, W, entries, norms, ridge, bend, moves_bias, d, d_bias, ou
 def _direction(data, sets, W, entries, start, start_bias, norms, ridge, bend, item_bends, moves_bias, rounds, accuracy):
     """Overlaps Newton kernel: the Newton direction, by preconditioned conjugate gradients.
 
-    `start` [entries] is the negative gradient of the objective in the nonzero weights. The preconditioner is the
-    diagonal of the Hessian. `item_bends` [outputs, items] holds the second derivative of the loss of each item. Returns
-    the direction of the weights and the direction of the biases."""
+    `entries` lists the nonzero weights. `start` and `start_bias` are the negative gradient of the objective in these
+    weights and in the biases. The preconditioner is diagonal. `item_bends` [outputs, items] is the second derivative of
+    each item's loss in each score. Returns the direction of the weights and the direction of the biases."""
     size, (outputs, count) = start.size, item_bends.shape
     scale, scale_bias = np.empty(size), np.ones(outputs)
     for c in range(size):
@@ -127,11 +128,14 @@ def polish(
 ):
     """Overlaps Newton kernel: one Newton step on the nonzero weights in `rows`, without changes of sign.
 
-    `accuracy` bounds the residual of conjugate gradients, relative to the first residual. `ridge` [rows] holds
-    `squares`, the ridge strength, plus the sum of reach / norm over the groups of each row. `norms` [groups] holds the
-    norms ||W_g||; with eps, each norm is sqrt(||W_g||^2 + eps^2). G [rows, outputs] is the gradient of the loss in W.
-    The scores F and the loss derivatives slope and bend are updated. Nothing changes if no step length lowers the
-    objective."""
+    - `squares` [rows] is the ridge strength.
+    - `norms` [groups] holds the norm of the weights in each group, smoothed by `eps`.
+    - `ridge` [rows] is `squares` plus the sum of group strength / group norm over the groups of each row.
+    - G [rows, outputs] is the gradient of the loss in the weights W.
+    - `accuracy` is the residual at which conjugate gradients end, as a share of the first residual.
+
+    Updates the weights, the biases, the scores F, and the loss derivatives `slope` and `bend`. Nothing changes if no
+    step length lowers the objective."""
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
     for j in rows:

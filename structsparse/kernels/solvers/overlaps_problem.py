@@ -1,13 +1,12 @@
 """Overlaps problem kernels: linear models with several outputs, and proximal Newton steps under lasso and ridge.
 
-W [rows, outputs] holds the weights. The scores F = (X W)' + bias are [outputs, items], and the loss is a mean over
-items. Row j of W belongs to column j of the sparse design matrix X. Column j has the entries `starts[j]` to `starts[j +
-1]` of `values` and `items`.
+- W [rows, outputs] holds the weights. Row j of W belongs to column j of the sparse design matrix X.
+- The scores F = (X W)' + bias have the shape [outputs, items]. The loss is a mean over items.
+- `slope` and `bend` [outputs, items] hold the first and second derivative of each item's loss in its scores.
+- Exception: for softmax, `bend` holds the probabilities p of the outputs. The second derivative is then the matrix
+  diag(p) - p p'.
 
-`slope` and `bend` [outputs, items] hold the first and second derivative of the loss of each item in the scores. Softmax
-couples the outputs of an item. The second derivative is then diag(p) - p p' with the probabilities p of the outputs,
-and `bend` holds p. For the other losses, the second derivative is diag(bend). The kernels of the overlapping groups are
-in the module `overlaps_groups`. All numbers are float64.
+All numbers are float64.
 """
 
 from typing import NamedTuple
@@ -18,20 +17,20 @@ from numba import njit
 from structsparse.kernels.solvers.linear_problem import SERIAL, dot, soft
 
 LOGISTIC, SQUARED, HINGE, SOFTMAX = 0, 1, 2, 3
-HALVINGS = 40  # most halvings of the step length in a line search
-ENOUGH = 1e-4  # least share of the predicted decrease of the objective that a step must bring (Armijo)
+HALVINGS = 40  # maximum number of halvings of the step length in a line search
+ENOUGH = 1e-4  # share of the predicted decrease of the objective that a step must reach (Armijo)
 ROUNDING = 4e-15  # relative increase of the objective that a line search accepts as a rounding error
-FLOOR = 1e-14  # least curvature, as a share of the largest curvature; smaller curvatures are rounding errors
+FLOOR = 1e-14  # least curvature as a share of the largest; smaller curvatures are raised to it
 
 
 class LinearData(NamedTuple):
     """Data of a linear model in the overlaps problem kernels: design matrix, targets and kind of loss."""
 
     values: np.ndarray  # float64 [entries]: nonzero entries of the design matrix, column after column
-    items: np.ndarray  # int32 [entries]: the item, a row of the design matrix, of each entry
-    starts: np.ndarray  # int32 [rows + 1]: the first entry of each column, which belongs to a row of weights
-    targets: np.ndarray  # float64 [items]: signs, numbers, or class indices
-    kind: int  # kind of loss: LOGISTIC, SQUARED, HINGE (squared) or SOFTMAX
+    items: np.ndarray  # int32 [entries]: the item (row of the design matrix) of each entry in `values`
+    starts: np.ndarray  # int32 [columns + 1]: where each column of the design matrix begins in `values`
+    targets: np.ndarray  # float64 [items]: 1 or -1, any numbers, or class indices, depending on the loss
+    kind: int  # the loss: LOGISTIC, SQUARED, HINGE (squared) or SOFTMAX
 
 
 # --- losses
@@ -41,8 +40,8 @@ class LinearData(NamedTuple):
 def losses(data, F, slope, bend):
     """Overlaps problem kernel: the mean loss of items with several outputs, from the scores F [outputs, items].
 
-    Fills slope and bend [outputs, items] with the first and second derivative of the loss in F. For softmax, `bend`
-    gets the probabilities of the outputs."""
+    Fills `slope` and `bend` [outputs, items] with the first and second derivative of each item's loss in its scores.
+    For softmax, `bend` gets the probabilities of the outputs instead."""
     outputs, count = F.shape
     if data.kind == SOFTMAX:
         return _softmax(data.targets, F, slope, bend)
@@ -88,7 +87,7 @@ def _softmax(targets, F, slope, bend):
         gold = int(targets[i])
         slope[gold, i] = 0.0
         for k in range(outputs):
-            slope[gold, i] -= slope[k, i] if k != gold else 0.0  # equals p - 1, without cancellation
+            slope[gold, i] -= slope[k, i] if k != gold else 0.0  # p - 1 of the gold class, without cancellation
         total += np.log(total_mass) + top - F[gold, i]
     return total / count
 
@@ -97,8 +96,8 @@ def _softmax(targets, F, slope, bend):
 def conjugates(data, slope, scale):
     """Overlaps problem kernel: the mean convex conjugate of the loss at the dual point scale * slope.
 
-    slope [outputs, items] is the derivative of the loss in the scores. The result is infinite outside the domain of the
-    conjugate."""
+    `slope` [outputs, items] is the derivative of the loss in the scores. The result is infinite outside the domain of
+    the conjugate."""
     outputs, count = slope.shape
     total = 0.0
     for k in range(outputs):
@@ -132,8 +131,8 @@ def conjugates(data, slope, scale):
 def gradient(data, slope, G):
     """Overlaps problem kernel: the gradient G [rows, outputs] of the mean loss in the weights.
 
-    G[j, k] <- X_j' slope_k / number of items. X_j is column j of the design matrix, and slope_k the derivative of the
-    loss in the scores of output k."""
+    G[j, k] gets the dot product of column j of the design matrix with slope[k], divided by the count of items. slope[k]
+    [items] is the derivative of each item's loss in the score of output k."""
     for k in range(slope.shape[0]):
         output_slope = slope[k]
         for j in range(G.shape[0]):
@@ -142,7 +141,7 @@ def gradient(data, slope, G):
 
 @njit(**SERIAL)
 def scores(data, W, bias, F):
-    """Overlaps problem kernel: the scores F = (X W)' + bias of all items and outputs."""
+    """Overlaps problem kernel: the scores F = (X W)' + bias of all items and outputs, for the design matrix X."""
     for k in range(F.shape[0]):
         F[k] = bias[k]
         for j in range(W.shape[0]):
@@ -151,7 +150,7 @@ def scores(data, W, bias, F):
 
 @njit(**SERIAL)
 def add_column(data, j, weight, x):
-    """Overlaps problem kernel: add a multiple of a sparse column, x [items] += weight * column j."""
+    """Overlaps problem kernel: add a multiple of design matrix column j to a vector, x += weight * column."""
     if weight != 0:
         for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
             x[np.uint64(data.items[a])] += data.values[a] * weight
@@ -161,8 +160,8 @@ def add_column(data, j, weight, x):
 def _coupled_dot(values, items, first, last, p, e, mean):
     """Overlaps problem kernel: the dot product of a sparse column with p * (e - mean), for softmax.
 
-    p, e and mean are [items]. p holds the probabilities of one output, e the change of the scores of this output. mean
-    is the mean change of the scores over all outputs, weighted by the probabilities of the outputs."""
+    p, e and `mean` are arrays [items]. p holds the probabilities of one output, and e the change of its scores. `mean`
+    is the mean change of the scores over all outputs, weighted by their probabilities."""
     total = 0.0
     for a in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(items[a])
@@ -174,7 +173,7 @@ def _coupled_dot(values, items, first, last, p, e, mean):
 def bend_of(data, j, bends):
     """Overlaps problem kernel: the second derivative of the mean loss in one weight of row j.
 
-    bends [items] is the second derivative of the loss of each item in the score."""
+    `bends` [items] is the second derivative of each item's loss in the score that the weight contributes to."""
     total = 0.0
     for a in range(np.uint64(data.starts[j]), np.uint64(data.starts[j + 1])):
         total += data.values[a] * data.values[a] * bends[np.uint64(data.items[a])]
@@ -183,9 +182,9 @@ def bend_of(data, j, bends):
 
 @njit(**SERIAL)
 def own_bends(data, bend):
-    """Overlaps problem kernel: the second derivative of the loss of each item in each score, [outputs, items].
+    """Overlaps problem kernel: the second derivative of each item's loss in each score, array [outputs, items].
 
-    For softmax this is the diagonal p (1 - p) with the probabilities p in `bend`; for other losses it is `bend`."""
+    For softmax this is p (1 - p) with the probabilities p in `bend`. For other losses it is `bend`."""
     return bend * (1 - bend) if data.kind == SOFTMAX else bend
 
 
@@ -196,13 +195,15 @@ def own_bends(data, bend):
 def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bias, passes, slack):
     """Overlaps problem kernel: one proximal Newton step under lasso and ridge, over the given rows.
 
-    The objective is  loss + cut * |W|_1 + sum_j ridge[j] / 2 * |W_j - centre_j|^2. Coordinate descent on the
-    second-order model of the loss gives a direction. A line search moves W, the bias and the scores F along the
-    direction.
+    The objective is loss + cut * |W|_1 + sum_j ridge[j] / 2 * |W_j - centre_j|^2 over the rows j of the weights W.
 
-    slope, bend and G are the derivatives of the loss at W; slope and bend are updated. Zero weights that the gradient
-    leaves at zero are skipped. Returns the new mean loss, and the largest violation of optimality at the start. The
-    violation of a weight is the least absolute value of the subgradients of the objective in the weight."""
+    - Coordinate descent on the second-order model of the loss gives a direction.
+    - Zero weights stay zero if that is optimal for the gradient at the start.
+    - A line search moves W, the bias and the scores F along the direction.
+    - `slope`, `bend` and G are the derivatives of the loss at the first W. `slope` and `bend` are updated.
+
+    Returns the new mean loss, and the largest violation of optimality at the start. The violation of a weight is the
+    least absolute value among the subgradients of the objective in this weight."""
     outputs, count = F.shape
     entries, size = np.empty((rows.size * outputs, 2), np.int64), 0
     worst = 0.0
@@ -251,9 +252,9 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
 def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, pull, mean):
     """Overlaps problem kernel: minimise the second-order model over one weight; returns the change of the weight.
 
-    `ahead` [items] is the change of the scores so far, and `pull` is bend * ahead. Softmax uses p * (ahead - mean)
-    instead of `pull`. There, p holds the probabilities in `bend`, and `mean` the mean change of the scores over the
-    outputs."""
+    `ahead` [items] is the change of the scores so far. For softmax, `bend` holds the probabilities of one output, and
+    `mean` the mean change of the scores over all outputs. For other losses, `pull` is bend * ahead. Updates `ahead`,
+    and `mean` or `pull`."""
     first, last = data.starts[j], data.starts[j + 1]
     if data.kind == SOFTMAX:
         total = _coupled_dot(data.values, data.items, first, last, bend, ahead, mean)
@@ -299,7 +300,7 @@ def _move_bias(data, slope, bend, bends, ahead, pull, mean, bias_change, k):
 def _search(data, W, bias, F, slope, bend, G, cut, ridge, centre, entries, change, bias_change, ahead):
     """Overlaps problem kernel: backtracking line search along the change of weights and biases.
 
-    Returns the mean loss at the end. Nothing changes if no step length lowers the objective."""
+    Returns the mean loss at the end. If no step length lowers the objective, nothing changes."""
     start, loss_change, objective, predicted = F.copy(), 0.0, 0.0, 0.0
     for k in range(F.shape[0]):
         predicted += bias_change[k] * slope[k].sum() / F.shape[1]

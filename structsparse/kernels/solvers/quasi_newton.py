@@ -17,18 +17,18 @@ def dot(x, y):
 
 @njit(**SERIAL)
 def _add(x, y, factor):
-    """Quasi-Newton kernel: add a multiple of a vector in coordinate descent, x += factor * y."""
+    """Quasi-Newton kernel: add a multiple of a vector to another in coordinate descent, x += factor * y."""
     for k in range(x.size):
         x[k] += factor * y[k]
 
 
 @njit(**SERIAL)
 def merge(old, kept, new, places, of_old, of_new):
-    """Quasi-Newton kernel: merge two ascending sets of entry indices into `places` [old + new].
+    """Quasi-Newton kernel: merge two ascending sets of entry indices into the array `places`.
 
-    The union has the old indices marked in `kept`, and all new indices. of_old and of_new get the position of each old
-    and new index in the union. The position is -1 for an old index that is not in the union. Returns the size of the
-    union."""
+    The union contains all indices in `new`, and the indices in `old` that the mask `kept` marks. of_old[i] gets the
+    position of old[i] in the union, or -1 if it is absent. of_new[i] gets the position of new[i]. Returns the size of
+    the union."""
     i = j = size = 0
     while i < old.size or j < new.size:
         place = new[j] if i == old.size or (j < new.size and new[j] < old[i]) else old[i]
@@ -54,11 +54,13 @@ def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps,
 
         V <- argmin  <gradient, V - W> + 1/2 (V - W)' B (V - W) + sum (cut |V| + ridge / 2 V^2),  B = diag(base) - Q R'.
 
-    All arrays are float64. V, W, gradient, base, cut and ridge are [entries]. Q and R are [entries, columns], with R =
-    Q M for a symmetric matrix M. `diagonal` [entries] is the diagonal of B, which is positive. V starts at W or nearer
-    the solution. The descent ends after `sweeps` sweeps. The descent also ends when no entry decreases the model by
-    more than `tolerance` times the largest decrease in the first sweep."""
-    product = np.zeros(Q.shape[1])  # Q' (V - W), kept up to date
+    - Q and R are [entries, columns], with R = Q M for a symmetric matrix M. All other arrays are [entries].
+    - `diagonal` is the diagonal of B, and is positive.
+    - The first V is W, or a better guess.
+    - The descent ends after `sweeps` sweeps.
+    - It ends earlier if no entry decreases the model by more than `tolerance` times the largest decrease in the first
+      sweep."""
+    product = np.zeros(Q.shape[1])  # always equal to Q' (V - W)
     for j in range(V.size):
         if V[j] != W[j]:
             _add(product, Q[j], V[j] - W[j])

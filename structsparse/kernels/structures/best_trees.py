@@ -1,12 +1,12 @@
 """Best-trees kernels: the best and the k best dependency trees of a batch of sentences, projective or nonprojective.
 
-The k best trees are found by branching (Lawler 1972). The trees other than the best are partitioned into n sets for a
-sentence of n tokens. The trees of set m have the heads of the best tree for the tokens before m, and another head for
-token m. The best tree of every set is computed. The best of these trees is the next tree, and the set of this tree is
-partitioned in the same way. A pool keeps as many trees as are still needed. A set is skipped if an upper bound of its
-scores does not exceed the score of the worst tree in the pool. The bound is the sum of the scores of the best heads.
+The k best trees of a sentence are found by branching (Lawler 1972):
 
-Sentences are distributed over threads.
+- The trees other than the best tree are divided into sets, one for each token m. The trees in set m agree with the best
+  tree on the heads of all tokens before m, and differ from it in the head of m.
+- The best tree of every set is computed. The best of these trees is the next tree. Its set is divided again.
+- A pool keeps the best trees of the sets, as many as are still needed.
+- A set is skipped if even the sum of the best head scores would not beat the worst tree in the pool.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from structsparse.kernels.structures.eisner import room as nested_room
 
 @njit(**PLAIN)
 def room(size, projective):
-    """Best-trees kernel: work memory of `solve` for sentences of up to size - 1 tokens.
+    """Best-trees kernel: work memory of `solve` for sentences of at most size - 1 tokens.
 
     Returns a score matrix, memory for Chu-Liu-Edmonds and memory for Eisner's algorithm."""
     crossing, nested = (0, size) if projective else (size, 0)
@@ -33,8 +33,9 @@ def room(size, projective):
 def solve(work, projective, single, heads, crossing, nested):
     """Best-trees kernel: fill heads [n + 1] with the best tree of one sentence; returns whether a tree exists.
 
-    `work` holds the arc scores, modifiers by heads. The tree is projective if `projective`, and has a single root if
-    `single`."""
+    The sentence has n tokens. `work` holds the arc scores, with a row per modifier and a column per head, and is
+    overwritten. `projective` and `single` tell whether the tree must be projective, and whether it must have a single
+    root."""
     if projective:
         return best_nested(work, single, heads, nested)
     return best_crossing(work, single, heads, crossing)
@@ -42,7 +43,7 @@ def solve(work, projective, single, heads, crossing, nested):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
-    """Best-trees kernel: the best trees of the given sentences of a batch, as in `best`."""
+    """Best-trees kernel: the best trees of the sentences of one chunk."""
     work, crossing, nested = room(scores.shape[1], projective)
     tree = np.empty(scores.shape[1], np.int64)
     for b in sentences:
@@ -59,9 +60,9 @@ def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
 def best(scores, lengths, projective, single, heads, exists):
     """Best-trees kernel: fill heads [batch, n] with the best trees of a batch, 0 beyond the length of a sentence.
 
-    Also fills exists [batch], which tells whether a sentence has a tree."""
+    exists [batch] gets whether each sentence has a tree."""
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # starting threads would cost more than it saves
+    if chunks == 1:  # one thread is faster for one chunk
         _best_chunk(range(len(lengths)), scores, lengths, projective, single, heads, exists)
         return
     for c in prange(chunks):
@@ -73,9 +74,10 @@ def best(scores, lengths, projective, single, heads, exists):
 
 @njit(**PLAIN)
 def _restrict(scores, tree, place, barred, work):
-    """Best-trees kernel: restrict arc scores to a set of trees, with minus infinity for forbidden arcs in `work`.
+    """Best-trees kernel: restrict arc scores to a set of trees, with minus infinity for forbidden arcs.
 
-    Tokens before `place` keep the heads of `tree`. Token `place` must not have a barred head."""
+    `work` gets the restricted scores. Tokens before `place` keep the heads of `tree`. Token `place` must not have a
+    head that the mask `barred` marks."""
     work[:] = scores
     for m in range(1, place):
         work[m] = -np.inf
@@ -96,9 +98,9 @@ def _tree_score(scores, tree):
 
 @njit(**PLAIN)
 def _bounds(scores):
-    """Best-trees kernel: upper bounds [n + 2] for the scores of trees.
+    """Best-trees kernel: upper bounds for the scores of trees, an array of shape [n + 2] for n tokens.
 
-    Entry m is the sum, over the tokens from m on, of the score of the best head."""
+    Entry m is the sum, over token m and all later tokens, of the score of the token's best head."""
     size = len(scores)
     bounds = np.zeros(size + 1)
     for m in range(size - 1, 0, -1):
@@ -111,7 +113,7 @@ def _bounds(scores):
 
 @njit(**PLAIN)
 def _bound(row, place, barred):
-    """Best-trees kernel: the highest score of a head of token `place` that is not barred."""
+    """Best-trees kernel: the highest score among the heads of token `place`, except those in the mask `barred`."""
     best = -np.inf
     for h in range(len(row)):
         best = row[h] if h != place and not barred[h] and row[h] > best else best
@@ -120,9 +122,9 @@ def _bound(row, place, barred):
 
 @njit(**PLAIN)
 def _add_to_pool(tree, total, place, barred, count, needed, pool):
-    """Best-trees kernel: add the best tree of a set to the pool; returns the number of trees in the pool.
+    """Best-trees kernel: add a tree to the pool of candidates for the k best trees; returns the pool's tree count.
 
-    If the pool already holds `needed` trees, the worst tree is dropped."""
+    If the pool already holds `needed` trees, it drops the worst tree."""
     trees, totals, places, bars = pool
     slot = count
     if count == needed:
@@ -135,10 +137,10 @@ def _add_to_pool(tree, total, place, barred, count, needed, pool):
 
 @njit(**PLAIN)
 def _partition(scores, bounds, first, parent, barred, count, needed, projective, single, rooms, pool):
-    """Best-trees kernel: partition the set of tree `parent` (Lawler); returns the number of trees in the pool.
+    """Best-trees kernel: divide the set of tree `parent` into smaller sets (Lawler); returns the pool's tree count.
 
-    In the set, tokens from `first` on may have other heads than in `parent`. The best tree of each part is added to the
-    pool."""
+    All trees of the set have the heads of `parent` for the tokens before `first`. The best tree of each smaller set is
+    added to the pool."""
     work, crossing, nested = rooms
     tree, fixed = np.empty(len(parent), np.int64), _tree_score(scores, parent[:first])
     for place in range(first, len(parent)):
@@ -157,7 +159,7 @@ def _partition(scores, bounds, first, parent, barred, count, needed, projective,
 def _best_k(scores, projective, single, rooms, pool, heads, totals):
     """Best-trees kernel: fill heads [k, n] and totals [k] with the k best trees of one sentence and their scores.
 
-    The pool holds the best tree of each set of trees."""
+    The pool is work memory for candidate trees."""
     work, crossing, nested = rooms
     trees, pool_totals, places, bars = pool
     size, bounds = len(scores), _bounds(scores)
@@ -186,7 +188,7 @@ def _best_k(scores, projective, single, rooms, pool, heads, totals):
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals):
-    """Best-trees kernel: the k best trees of the given sentences of a batch, as in `best_k`."""
+    """Best-trees kernel: the k best trees of the sentences of one chunk."""
     size, k = scores.shape[1], totals.shape[1]
     work, crossing, nested = room(size, projective)
     pool = np.empty((k, size), np.int64), np.empty(k), np.empty(k, np.int64), np.empty((k, size), np.bool_)
@@ -202,7 +204,7 @@ def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals)
 def best_k(scores, lengths, projective, single, heads, totals):
     """Best-trees kernel: fill heads [batch, k, n] and totals [batch, k] with the k best trees and their scores.
 
-    If a sentence has fewer than k trees, the remaining totals are minus infinity."""
+    If a sentence has fewer than k trees, the totals of the missing trees are minus infinity."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_k_chunk(range(len(lengths)), scores, lengths, projective, single, heads, totals)

@@ -1,22 +1,14 @@
 """Chain kernels: forward-backward, Viterbi and k best paths of linear chains, parallel over sentences.
 
-The fast recursions run on float64 probabilities and scale each step to sum to one. The scores of some sentences could
-leave the range of float64 unnoticed. Such a sentence is computed again in log-space, which is slower and right for any
-scores. The fast recursions are safe for the following reasons.
+- The recursions for sums run on float64 probabilities (fast) or in log-space (slow, but right for any scores).
+- The fast recursions divide the probabilities of each token by their sum.
+- A sentence is sent to log-space if the fast recursions could be inexact. Reasons are scores that differ by more than
+  REACH, positive probabilities below TRACE, and sums below FLOOR or NaN.
+- The sentences of a batch are distributed over chunks. The number of chunks depends on the batch alone. Results
+  therefore do not depend on the number of threads.
 
-* The allowed scores in each table of transition, start or end scores differ by at most REACH. Emissions lie within
-  REACH of the emission of label 0. So one step shrinks an entry, relative to the largest entry, by exp(3 * REACH) at
-  most.
-* In the forward recursion without forbidden transitions, the earlier steps contribute at most REACH. So no entry is
-  below exp(-3 * REACH) = 1e-261 of the largest entry.
-* With forbidden transitions, entries may shrink from step to step. A positive entry below TRACE sends the sentence to
-  log-space before the next step could lose the entry.
-* A sum below FLOOR, zero or NaN sends the sentence to log-space as well.
-* In the backward recursion with sums above FLOOR, terms that underflow have less than 1e-28 of the probability.
-
-Sentences are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in order.
-So results do not depend on the number of threads. `width` is the number of labels, padded by forbidden labels to fill
-vector registers. log Z is the log-partition of a sentence.
+In array shapes, `width` is the number of labels, padded to a multiple of LANES. Padding labels are forbidden, which
+means that their scores are minus infinity.
 """
 
 import math
@@ -26,9 +18,9 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp, exp_below, log_step, log_total
 
-REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280  # largest spread of scores, smallest entry, smallest sum in fast recursions
+REACH, TRACE, FLOOR = 200.0, 1e-40, 1e-280  # limits of fast recursions: score spread, smallest entry, smallest sum
 LANES = 8  # labels are padded to a multiple of LANES
-MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # most chunks of a batch; least average number of sentences in a chunk
+MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # maximum chunks of a batch; least average number of sentences in a chunk
 
 
 # --- scores shared by all sentences
@@ -36,7 +28,7 @@ MOST_CHUNKS, LEAST_SENTENCES = 64, 8  # most chunks of a batch; least average nu
 
 @njit(**PLAIN)
 def _widen(transitions, start, end):
-    """Chain kernel: transition, start and end scores, padded to `width` labels by labels that are forbidden."""
+    """Chain kernel: transition, start and end scores, padded by forbidden labels to a multiple of LANES labels."""
     labels = len(start)
     width = (labels + LANES - 1) // LANES * LANES
     steps, ends = np.full((width, width), -np.inf), np.full((2, width), -np.inf)
@@ -51,7 +43,8 @@ def _widen(transitions, start, end):
 def _exponentials(scores):
     """Chain kernel: exponentials of a table of scores, exp(scores - peak), where `peak` is the largest score.
 
-    Also returns `peak`, and whether all allowed scores lie within REACH of each other."""
+    Returns the exponentials, `peak`, and whether all allowed scores lie within REACH of each other. A score of minus
+    infinity is forbidden, and any other score is allowed."""
     flat, tame = scores.reshape(scores.size), True
     peak, lowest = -np.inf, np.inf
     for score in flat:
@@ -59,7 +52,7 @@ def _exponentials(scores):
             peak, lowest = max(peak, score), min(lowest, score)
     out = np.empty(flat.size)
     for k in range(flat.size):
-        # the comparison is also false for NaN, for infinite scores, and if no score is allowed
+        # `tame` becomes False for NaN and for infinite scores, and if no score is allowed
         tame &= peak > -np.inf and (flat[k] == -np.inf or flat[k] - lowest <= REACH)
         out[k] = math.exp(flat[k] - peak)
     return out.reshape(scores.shape), peak, tame
@@ -69,9 +62,12 @@ def _exponentials(scores):
 def _tables(shared, labels):
     """Chain kernel: exponentials of the transition, start and end scores, each table divided by its largest entry.
 
-    Returns transitions [from, to], transitions [to, from], start and end; the logarithm of the divisor of a transition,
-    and of the divisors of start and end together; whether any transition is forbidden; whether the scores of each table
-    lie within REACH."""
+    Returns, in this order:
+
+    - the tables: transitions [from, to], transitions [to, from], start, end,
+    - the logarithm of the divisor of the transitions, and the sum of the logarithms of the divisors of start and end,
+    - whether any transition is forbidden,
+    - whether the allowed scores of each table lie within REACH of each other."""
     step, step_peak, step_tame = _exponentials(shared[0])
     first, first_peak, first_tame = _exponentials(shared[1])
     last, last_peak, last_tame = _exponentials(shared[2])
@@ -115,7 +111,7 @@ def _dot(xs, ys):
 
 @njit(**SUMS)
 def _normalise(row):
-    """Chain kernel: scale a row of probabilities so that it sums to one; returns the sum before."""
+    """Chain kernel: divide a row of probabilities by its sum; returns this sum."""
     total = 0.0
     for j in range(len(row)):
         total += row[j]
@@ -127,7 +123,7 @@ def _normalise(row):
 
 @njit(**SUMS)
 def _sunk(row):
-    """Chain kernel: whether a row of probabilities has a positive entry below TRACE, which the next step could lose."""
+    """Chain kernel: whether a row of probabilities has a positive entry below TRACE, which might underflow soon."""
     count = 0
     for j in range(len(row)):
         count += (row[j] > 0.0) & (row[j] < TRACE)
@@ -138,7 +134,8 @@ def _sunk(row):
 def _lift(emissions, lifted):  # shapes [time, labels] -> [time, width]
     """Chain kernel: exponentials of the emissions of a sentence, lifted = exp(emissions - emission of label 0).
 
-    Returns the sum of the emissions of label 0 over the tokens, or NaN if an emission is outside REACH."""
+    Returns the sum of the emissions of label 0 over the tokens, or NaN if an emission differs by more than REACH from
+    that of label 0."""
     base, out_of_reach = 0.0, 0
     for t in range(len(emissions)):
         row, lifted_row = emissions[t], lifted[t]
@@ -156,10 +153,10 @@ def _lift(emissions, lifted):  # shapes [time, labels] -> [time, width]
 
 @njit(**SUMS)
 def _forward(emissions, tables, lifted, alphas):
-    """Chain kernel: scaled forward recursion over one sentence; returns log Z, or NaN if log-space is needed.
+    """Chain kernel: scaled forward recursion over one sentence; returns the log-partition, or NaN if inexact.
 
-    Fills alphas [time, width] with probabilities that sum to one in each row. `lifted` [time, width] gets the
-    exponentials of the emissions."""
+    Fills alphas [time, width] with the forward probabilities, which sum to one at each token. `lifted` [time, width]
+    gets the exponentials of the emissions."""
     _, step_back, first, last, step_peak, ends_peak, forbids, tame = tables
     if not tame:
         return np.nan
@@ -182,7 +179,9 @@ def _forward(emissions, tables, lifted, alphas):
 
 @njit(**SUMS)
 def _outer_sum(lefts, rights, sums):  # shapes [time, width], [time, width] -> [width, width]
-    """Chain kernel: expected transitions before weighting, sums = lefts^T @ rights, eight time steps at a time."""
+    """Chain kernel: sums over time of outer products, sums = lefts^T @ rights, for the expected transitions.
+
+    The loop takes eight time steps at once."""
     sums[:] = 0.0
     full = len(lefts) // 8 * 8
     for t in range(0, full, 8):
@@ -208,8 +207,8 @@ def _outer_sum(lefts, rights, sums):  # shapes [time, width], [time, width] -> [
 def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
     """Chain kernel: scaled backward recursion over one sentence, for expected counts times `weight`.
 
-    Fills nodes [time, labels] with the counts of labels and edges [width, width] with the counts of transitions.
-    `lifted` is overwritten. Returns False if a sum is below FLOOR."""
+    Fills nodes [time, labels] with the expected counts of labels, and edges [width, width] with those of transitions.
+    `alphas` comes from `_forward`, and `lifted` is work memory. Returns False if a sum is not above FLOOR."""
     step, last = tables[0], tables[3]
     _lift(emissions, lifted)
     beta = last.copy()
@@ -246,10 +245,10 @@ def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
 
 @njit(**EXACT)
 def _log_forward(emissions, shared, lifted, alphas):
-    """Chain kernel: forward recursion over one sentence in log-space; returns log Z.
+    """Chain kernel: forward recursion over one sentence in log-space; returns the log-partition log Z.
 
-    Fills alphas [time, width] with the logarithms of the sums over label sequences up to each token. The first row of
-    `lifted` is work memory."""
+    alphas[t, j] gets the logarithm of the sum over all label sequences up to token t that end in label j. The first row
+    of `lifted` is work memory."""
     steps, start, end = shared
     peaks = lifted[0]
     for t in range(len(emissions)):
@@ -267,7 +266,8 @@ def _log_forward(emissions, shared, lifted, alphas):
 def _log_backward(emissions, shared, weight, alphas, nodes, edges):
     """Chain kernel: backward recursion over one sentence in log-space, from the alphas of `_log_forward`.
 
-    Fills nodes and edges with expected counts, as `_backward` does."""
+    Fills nodes [time, labels] with the expected counts of labels, and edges [width, width] with those of transitions.
+    The counts are multiplied by `weight`."""
     steps, _, end = shared
     total = log_total(alphas[-1], end)
     edges[:] = 0.0
@@ -278,7 +278,7 @@ def _log_backward(emissions, shared, weight, alphas, nodes, edges):
     right, peaks = np.empty(len(end)), np.empty(len(end))
     for t in range(len(emissions) - 1, -1, -1):
         alpha, emission, node = alphas[t], emissions[t], nodes[t]
-        for j in range(len(beta)):  # a slice assignment would take a second to compile
+        for j in range(len(beta)):  # a loop, because a slice assignment takes numba a second to compile
             right[j] = beta[j]
         for j in range(len(node)):
             node[j] = weight * exp_below(alpha[j] + beta[j] - total)
@@ -303,7 +303,7 @@ def chunk_count(sentences):
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, totals):
-    """Chain kernel: forward recursion over the given sentences, as in `forward`, in log-space where necessary."""
+    """Chain kernel: forward recursion over the sentences of one chunk, in log-space where necessary."""
     lifted = np.empty(alphas.shape[1:])
     for b in sentences:
         size = lengths[b]
@@ -316,14 +316,14 @@ def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_log
 
 @njit(parallel=True, **PLAIN)
 def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals):
-    """Chain kernel: forward recursion over a batch of linear chains; fills totals [batch] with log Z.
+    """Chain kernel: forward recursion over a batch of linear chains; fills totals [batch] with log-partitions.
 
-    Also fills alphas [batch, time, width] and in_logs [batch] for `backward`. in_logs tells whether the alphas of a
-    sentence are logarithms."""
+    Fills alphas [batch, time, width] with the forward probabilities of labels. in_logs [batch] gets whether the alphas
+    of a sentence are logarithms instead. `backward` needs both arrays."""
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # starting threads would cost more than it saves
+    if chunks == 1:  # one thread is faster for one chunk
         _forward_chunk(range(len(lengths)), emissions, lengths, shared, tables, alphas, in_logs, totals)
         return
     for c in prange(chunks):
@@ -333,7 +333,7 @@ def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps, ends):
-    """Chain kernel: backward recursion over the given sentences, as in `backward`, in log-space where necessary."""
+    """Chain kernel: backward recursion over the sentences of one chunk, in log-space where necessary."""
     lifted = np.empty(alphas.shape[1:])
     edges = np.empty(shared[0].shape)
     labels = len(steps)
@@ -357,9 +357,10 @@ def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_lo
 def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weights, nodes, steps, ends):
     """Chain kernel: backward recursion over a batch of linear chains, the gradient of sum_b weights[b] log Z_b.
 
-    Fills nodes [batch, time, labels] with the gradient in the emissions, zero beyond the length. Adds to steps
-    [chunks, labels, labels] and ends [chunks, 2, labels]. The sums over chunks are the gradient in the transition
-    scores, and in the start and end scores."""
+    log Z_b is the log-partition of sentence b. Fills nodes [batch, time, labels] with the gradient in the emissions,
+    and with 0 beyond the length of a sentence. Adds the gradient in the transition scores to steps [chunks, labels,
+    labels]. Adds the gradient in the start and end scores to ends [chunks, 2, labels]. The caller sums both over the
+    chunks."""
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = len(steps)
@@ -376,7 +377,7 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
 def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
     """Chain kernel: Viterbi search on one sentence; fills path [time] with the best labels.
 
-    Ties go to the lowest label, decided from the last token back."""
+    Among equal scores the lowest label wins. Ties are broken from the last token to the first."""
     for j in range(len(end)):
         scores[j] = start[j] + emissions[0, j]
     for t in range(1, len(emissions)):
@@ -404,7 +405,7 @@ def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
-    """Chain kernel: Viterbi search on the given sentences of a batch, as in `best`."""
+    """Chain kernel: Viterbi search on the sentences of one chunk."""
     scores, arrivals = np.empty(len(start)), np.empty(len(start))
     origins = np.empty(emissions.shape[1:], np.int64)
     for b in sentences:
@@ -430,12 +431,14 @@ def best(emissions, lengths, transitions, start, end, paths):
 
 @njit(**PLAIN)
 def _merge(before, steps, heads, scores, origins):
-    """Chain kernel: merge the sorted path scores of all preceding labels into the best scores [ranks].
+    """Chain kernel: merge the sorted path scores of all preceding labels into the best scores of one label.
 
-    before [labels, ranks] holds the path scores of each preceding label in descending order, and steps[i] the score of
-    the step from label i. scores [ranks] gets the highest of before[i, rank] + steps[i] in descending order. origins
-    [ranks] gets the source i * ranks + rank of each score, or -1 if no allowed path is left. Ties go to the lowest
-    label, then to the lowest rank."""
+    - before [labels, ranks] holds the path scores of each preceding label, in descending order.
+    - steps[i] is the score of the step from label i.
+    - scores [ranks] gets the highest values of before[i, rank] + steps[i], in descending order.
+    - origins [ranks] gets i * ranks + rank for each of these values, or -1 if no allowed path is left.
+
+    Among equal scores the lowest label wins, then the lowest rank."""
     labels, ranks = before.shape
     heads[:] = 0
     for rank in range(ranks):
@@ -453,7 +456,7 @@ def _merge(before, steps, heads, scores, origins):
 def _best_k(emissions, back, start, end, before, after, heads, origins, paths, totals):
     """Chain kernel: fill paths [ranks, time] and totals [ranks] with the k best paths of one chain and their scores.
 
-    back [labels, labels] holds the transition scores, indexed by to and from."""
+    `back` holds the transition scores as an array [to, from]."""
     time, ranks = len(emissions), len(totals)
     before[:] = -np.inf
     for j in range(len(end)):
@@ -477,7 +480,7 @@ def _best_k(emissions, back, start, end, before, after, heads, origins, paths, t
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals):
-    """Chain kernel: the k best paths of the given sentences of a batch, as in `best_k`."""
+    """Chain kernel: the k best paths of the sentences of one chunk."""
     labels, ranks = len(end), totals.shape[1]
     before, after = np.empty((labels, ranks)), np.empty((labels, ranks))
     heads, origins = np.empty(labels, np.int64), np.empty((emissions.shape[1], labels, ranks), np.int32)
@@ -492,8 +495,8 @@ def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals
 def best_k(emissions, lengths, transitions, start, end, paths, totals):
     """Chain kernel: fill paths [batch, ranks, time] and totals [batch, ranks] with the k best label sequences.
 
-    `ranks` is k, and totals are scores. Paths are 0 beyond the length. If a sentence has fewer sequences than ranks,
-    the remaining totals are minus infinity and the remaining paths are 0."""
+    `ranks` is k, and totals are the scores of the sequences. Paths are 0 beyond the length of a sentence. If a sentence
+    has fewer than k label sequences, the other totals are minus infinity and the other paths are 0."""
     back = transitions.T.copy()
     chunks = chunk_count(len(lengths))
     if chunks == 1:

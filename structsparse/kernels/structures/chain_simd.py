@@ -1,15 +1,12 @@
 """SIMD chain kernels: CRF loss and gradient of 16 sentences of similar length, processed side by side.
 
-Each SIMD vector holds one number per sentence. So each step of a recursion fills the vector registers, whatever the
-number of labels. A lane is the place of a sentence in the vectors. Only the ends of the shorter sentences in a group of
-16 are padded. Probabilities are float32, and each step is scaled to sum to one.
-
-Let the transition scores, and the emissions of each token, differ by at most REACH. Then no entry of a step is below
-exp(-2 * REACH) of the largest entry, which float32 represents at full precision. Sentences with larger differences get
-a loss of NaN and are left to the kernels of `chain`. Totals are summed in float64.
-
-Groups of 16 are distributed over chunks. The number of chunks depends on the batch alone, and chunks are summed in
-order. So results do not depend on the number of threads.
+- Each SIMD vector holds one number per sentence. The place of a sentence in the vectors is called its lane.
+- Within a group of 16, shorter sentences are padded at the end.
+- Probabilities are float32. They are divided by their sum at each token. Losses are float64.
+- The transition scores may differ by at most REACH, and so may the emissions of each token. Otherwise the loss of the
+  sentence is NaN, and the kernels of `chain` compute it again.
+- Groups are distributed over chunks. The number of chunks depends on the batch alone. Results therefore do not depend
+  on the number of threads.
 """
 
 import math
@@ -34,21 +31,23 @@ from structsparse.kernels.simd import (
     total,
 )
 
-REACH = 40.0  # largest difference of scores; exp(-2 * REACH) = 2e-35 is within float32
-MOST_CHUNKS = 16  # most chunks of a batch
-_DEEP = 8  # number of sums multiplied before a logarithm is taken; exp(-8 * 2 * REACH) is within float64
+REACH = 40.0  # largest difference of scores; the smallest probability is exp(-2 * REACH), in the range of float32
+MOST_CHUNKS = 16  # maximum number of chunks that a batch is split into
+_DEEP = 8  # number of sums that are multiplied before one logarithm is taken of the product
 
 _one, _zero = np.float32(1.0), np.float32(0.0)
 _TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
-_LOG_2, _LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # log 2 as a sum of two parts
-_ROUNDER = np.float32(1.5 * 2.0**23)  # x + _ROUNDER has the integer nearest to x in its low bits
+_LOG_2, _LOG_2_REST = np.float32(0.693359375), np.float32(-2.12194440e-4)  # log 2 as a sum, for precision
+_ROUNDER = np.float32(1.5 * 2.0**23)  # adding it to x puts the integer nearest to x into the low bits
 # Taylor coefficients of the exponential function, the highest order first
 _TAYLOR = tuple(np.float32(1.0 / math.factorial(k)) for k in range(7, -1, -1))
 
 
 @njit(**PLAIN)
 def _exp(flat, place):
-    """SIMD chain kernel: replace flat[place : place + LANES], entries from -87 to 0, by their exponentials."""
+    """SIMD chain kernel: replace LANES entries of `flat`, from index `place` on, by their exponentials.
+
+    The entries must be between -87 and 0."""
     x, rounder = load(flat, place), spread(_ROUNDER)
     shifted = multiply_add(x, spread(_TO_BINARY), rounder)
     power = subtract(shifted, rounder)
@@ -67,11 +66,13 @@ def _exp(flat, place):
 def _tables(transitions, start, end):
     """SIMD chain kernel: exponentials of the transition, start and end scores, each divided by its largest entry.
 
-    Returns float32 tables: transitions [to, from], transitions [from, to], start and end. Also returns the logarithm of
-    the divisor of a transition, and of the divisors of start and end together. The last result tells whether all scores
-    lie within REACH."""
+    Returns, in this order:
+
+    - float32 tables: transitions [to, from], transitions [from, to], start, end,
+    - the logarithm of the divisor of the transitions, and the sum of the logarithms of the divisors of start and end,
+    - whether the scores of each table lie within REACH of each other."""
     labels = len(start)
-    width = (labels + 7) // 8 * 8  # the entries of padding labels stay zero
+    width = (labels + 7) // 8 * 8  # padded to a multiple of 8 labels; the padding stays zero
     step, back = np.zeros((width, width), np.float32), np.zeros((width, width), np.float32)
     first, last = np.zeros(width, np.float32), np.zeros(width, np.float32)
     peak, first_peak, last_peak = transitions.max(), start.max(), end.max()
@@ -85,7 +86,7 @@ def _tables(transitions, start, end):
 
 @njit(**PLAIN)
 def _near(scores, peak):
-    """SIMD chain kernel: whether all scores lie within REACH of the largest score `peak`; false for NaN."""
+    """SIMD chain kernel: whether all scores lie within REACH of the largest score `peak`; False for NaN."""
     return peak < np.inf and peak - scores.min() <= REACH
 
 
@@ -94,11 +95,11 @@ def _near(scores, peak):
 
 @njit(**PLAIN)
 def _lift(flat, labels, begins, lengths, t, weights, peaks):
-    """SIMD chain kernel: exponentials of the emissions of 16 sentences at time t; returns whether REACH is kept.
+    """SIMD chain kernel: exponentials of the emissions of 16 sentences at time t; returns whether they keep to REACH.
 
-    Fills weights [labels, LANES] with exp(emission - peak), or 1 beyond the end of a sentence. Fills peaks [LANES] with
-    `peak`, the largest emission of each token. REACH is kept if the emissions of every token differ by at most REACH.
-    """
+    Fills weights [labels, LANES] with exp(emission - peak), where `peak` is the largest emission of the token. Beyond
+    the end of a sentence, the weights are 1. Fills peaks [LANES] with `peak`. Returns False if emissions of one token
+    differ by more than REACH."""
     for lane in range(LANES):
         place = (begins[lane] + t) * labels
         if t < lengths[lane]:
@@ -113,7 +114,7 @@ def _lift(flat, labels, begins, lengths, t, weights, peaks):
         peak, lowest = largest(values, peak), smallest(values, lowest)
     store(peaks, 0, subtract(peak, lowest))
     for lane in range(LANES):
-        if not peaks[lane] <= REACH:  # also true for NaN
+        if not peaks[lane] <= REACH:  # this test is True for NaN as well
             return False
     store(peaks, 0, peak)
     for j in range(labels):
@@ -124,9 +125,10 @@ def _lift(flat, labels, begins, lengths, t, weights, peaks):
 
 @njit(**PLAIN)
 def _mix(matrix, values, labels, out):
-    """SIMD chain kernel: one step of a recursion, out = matrix @ values for each lane.
+    """SIMD chain kernel: one step of a recursion for 16 sentences, out = matrix @ values.
 
-    matrix is [width, width]; values and out are [width, LANES]."""
+    `matrix` has the shape [width, width]. `values` and `out` have the shape [width, LANES], with one sentence per lane.
+    """
     width = len(matrix)
     for j in range(0, width, 8):
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = spread(_zero)
@@ -153,7 +155,7 @@ def _mix(matrix, values, labels, out):
 
 @njit(**PLAIN)
 def _product(left, right, labels, out, sums):
-    """SIMD chain kernel: entrywise product of two arrays [width, LANES], out = left * right.
+    """SIMD chain kernel: entrywise product of two arrays [labels, LANES], out = left * right.
 
     sums [LANES] gets the sum of the product over the labels."""
     sums_of_labels = spread(_zero)
@@ -166,7 +168,7 @@ def _product(left, right, labels, out, sums):
 
 @njit(**PLAIN)
 def _divide(values, labels, sums):
-    """SIMD chain kernel: divide the values [width, LANES] of each lane by sums [LANES]."""
+    """SIMD chain kernel: divide the values [labels, LANES] of each lane by its entry in sums [LANES]."""
     factor = divide(spread(_one), load(sums, 0))
     for j in range(labels):
         store(values, j * LANES, multiply(load(values, j * LANES), factor))
@@ -176,8 +178,8 @@ def _divide(values, labels, sums):
 def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
     """SIMD chain kernel: forward recursion over 16 sentences; returns False if emissions exceed REACH.
 
-    Fills totals [LANES] with the log-partition log Z of each sentence. Fills lifted [time, width * LANES] with
-    exponentials of emissions, and alphas [time, width * LANES] with probabilities that sum to one."""
+    Fills totals [LANES] with the log-partition of each sentence. Fills lifted [time, width * LANES] with exponentials
+    of emissions. Fills alphas [time, width * LANES] with the forward probabilities, which sum to one at each token."""
     back, _, first, last, step_peak, ends_peak, _ = shared
     peaks, sums, products = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.ones(LANES)
     for lane in range(LANES):
@@ -214,9 +216,8 @@ def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
 def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
     """SIMD chain kernel: backward recursion over 16 sentences; fills `flat` with the marginals of labels.
 
-    flat gets the probability of each label at each token. Also fills rights [time, width * LANES]. The expected number
-    of transitions from i to j is step[i, j] times a sum. The sum runs over alphas[t, i] * rights[t, j] for all times t
-    and all lanes."""
+    `flat` gets the probability of each label at each token. Fills rights [time, width * LANES], which `_outer_sum`
+    needs to compute the expected transitions."""
     step = shared[1]
     beta, node = np.zeros(len(step) * LANES, np.float32), np.empty(len(step) * LANES, np.float32)
     sums = np.empty(LANES, np.float32)
@@ -243,15 +244,15 @@ def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
         _product(alphas[t - 1], beta, labels, node, sums)
         for lane in range(LANES):
             if t >= lengths[lane]:
-                sums[lane] = np.inf  # the sentence has no transition at time t
+                sums[lane] = np.inf  # the sentence has ended, so it has no transition at time t
         _divide(right, labels, sums)
 
 
 @njit(**PLAIN)
 def _outer_sum(lefts, rights, time, width, sums):  # two [time, width * LANES] -> [width, width]
-    """SIMD chain kernel: expected transitions of 16 sentences before weighting.
+    """SIMD chain kernel: expected transitions of 16 sentences, not yet multiplied by the transition weights.
 
-    sums[i, j] <- sum of lefts[t, i] * rights[t, j] over all times t and lanes."""
+    sums[i, j] gets the sum of lefts[t, i] * rights[t, j] over all times t and all sentences."""
     for i in range(0, width, 4):
         for j in range(0, width, 4):
             s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = spread(_zero)
@@ -299,7 +300,7 @@ def _outer_sum(lefts, rights, time, width, sums):  # two [time, width * LANES] -
 def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, with_gradient):
     """SIMD chain kernel: the score of the gold labels of one sentence.
 
-    If `with_gradient`, the counts of the gold labels and transitions are subtracted from the gradient."""
+    If `with_gradient` is set, subtracts the counts of the gold labels and gold transitions from the gradient."""
     last = len(gold) - 1
     total = start[gold[0]] + end[gold[last]]
     for t in range(len(gold)):
@@ -319,7 +320,7 @@ def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, w
 
 @njit(**PLAIN)
 def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps, ends, with_gradient):
-    """SIMD chain kernel: CRF losses and gradient of the given groups of 16 sentences, as in `crf`."""
+    """SIMD chain kernel: CRF losses and gradient of the groups of 16 sentences in one chunk, for `crf`."""
     labels, width, longest = emissions.shape[1], len(shared[0]), lengths[order[0]]
     transitions, start, end = scores
     flat, gradient = emissions.reshape(emissions.size), nodes.reshape(nodes.size)
@@ -352,7 +353,7 @@ def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, loss
 
 
 def chunk_count(sentences):
-    """SIMD chain kernel: the number of chunks into which the sentences are split for threads."""
+    """SIMD chain kernel: the number of chunks into which a batch of sentences is split for threads."""
     return max(1, min(MOST_CHUNKS, sentences // (8 * LANES)))
 
 
@@ -360,13 +361,17 @@ def chunk_count(sentences):
 def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses, nodes, steps, ends, with_gradient):
     """SIMD chain kernel: CRF losses of a batch of sentences, and optionally the gradient of the summed losses.
 
-    losses [sentences] gets log Z - score(gold), or NaN for a sentence with scores out of range. If `with_gradient`,
-    fills nodes [tokens, labels] with the gradient in the emissions. Then also adds to steps [chunks, labels, labels]
-    and ends [chunks, 2, labels]. The sums over chunks are the gradient in the transition scores, and in the start and
-    end scores.
+    Inputs:
 
-    `order` lists the sentences by descending length. emissions are float32 [tokens, labels]; the rows of sentence b
-    begin at begins[b]. gold is int64 [sentences, time]; transitions, start and end are float64."""
+    - `order` lists the sentences by descending length.
+    - `emissions` is float32 [tokens, labels]. The rows of sentence b begin at begins[b].
+    - `gold` holds the gold labels, int64 [sentences, time].
+    - `transitions`, `start` and `end` are scores in float64.
+
+    losses [sentences] gets the negative log-likelihood of the gold labels, or NaN if scores are out of range. If
+    `with_gradient` is set, nodes [tokens, labels] gets the gradient in the emissions. The gradient in the transition
+    scores is added to steps [chunks, labels, labels]. The gradient in the start and end scores is added to ends
+    [chunks, 2, labels]. The caller sums both over the chunks."""
     chunks, groups = len(steps), (len(order) + LANES - 1) // LANES
     scores, shared = (transitions, start, end), _tables(transitions, start, end)
     if not shared[-1]:

@@ -1,16 +1,16 @@
 """Chu-Liu-Edmonds kernels: the best nonprojective dependency tree, whose arcs may cross, in time n^2 for n tokens.
 
-The matrix of scores is dense. A node is a token, the root, or a contracted cycle. A path is grown from a token to its
-best head, then to the best head of this head, and so on. The path follows Gabow, Galil, Spencer and Tarjan (1986). If
-the path reaches the root, or a node linked to the root before, all nodes of the path are linked. If the path meets
-itself, the cycle is contracted to one node. Let an arc lead from outside into a member of the cycle. The score of this
-arc is reduced by the score of the arc that enters the member within the cycle. The best such arc becomes the arc into
-the contracted node. At the end the cycles are expanded, from the last to the first. Each cycle loses one arc: the arc
-into the member at which the arc from outside enters.
+A node is a token, the root, or a contracted cycle. The algorithm is that of Gabow, Galil, Spencer and Tarjan (1986):
 
-With a single root, arcs from the root have rank 1, all other arcs have rank 0, and a lower rank precedes any score. So
-the tree has as few arcs from the root as possible, and is the best of these trees. Ranks act as an infinite penalty.
-Ranks are integers beside the scores, so the penalty costs no precision.
+- A path is grown from a token to its best head, then to the best head of this head, and so on.
+- If the path reaches the root, or a node that was linked to the root before, all nodes of the path are linked.
+- If the path meets itself, the cycle is contracted to one node. The score of an arc from outside to a node of the cycle
+  is reduced by the score of the cycle's arc to this node.
+- At the end the cycles are expanded, from the last to the first. Each cycle loses one arc: the arc to the node that is
+  entered from outside.
+
+If a single root is required, arcs from the root have rank 1 and all other arcs have rank 0. Arcs are compared by rank
+first, then by score. The tree therefore has as few arcs from the root as possible.
 
 Among arcs with equal scores, the arc from the lowest node is taken.
 """
@@ -28,21 +28,21 @@ FRESH, ON_PATH, LINKED, MERGED, IN_CYCLE = range(5)  # states of a node
 class Contractions(NamedTuple):
     """Work memory of the Chu-Liu-Edmonds kernel for the contraction of cycles.
 
-    A token has a place of its own, and a cycle has the place of its first member. Every token and every cycle has a
-    name, which is a number."""
+    A node is a token, the root, or a contracted cycle. A place is an index in the score matrix; a cycle has the place
+    of one of its nodes. A name is a unique number of a node."""
 
-    ranks: np.ndarray  # [n + 1, n + 1]: rank of the best arc between two nodes
-    arcs: np.ndarray  # [n + 1, n + 1]: best arc between two nodes, as the number modifier * (n + 1) + head of tokens
-    state: np.ndarray  # [n + 1]: state of the node at each place
-    path: np.ndarray  # [n + 1]: places of the nodes on the path
+    ranks: np.ndarray  # [n + 1, n + 1]: rank of the best arc between two nodes (1 for arcs from a single root)
+    arcs: np.ndarray  # [n + 1, n + 1]: best arc between two nodes, coded as modifier * (n + 1) + head
+    state: np.ndarray  # [n + 1]: state of the node at each place, such as FRESH or LINKED
+    path: np.ndarray  # [n + 1]: places of the nodes on the path that is being grown
     names: np.ndarray  # [n + 1]: name of the node at each place
     above: np.ndarray  # [names]: name of the cycle that a node became part of, or -1
-    enters: np.ndarray  # [names]: the arc that enters a node
+    enters: np.ndarray  # [names]: the arc from a node's head to the node, coded as in `arcs`
 
 
 @njit(**PLAIN)
 def room(size):
-    """Chu-Liu-Edmonds kernel: work memory for sentences of up to size - 1 tokens."""
+    """Chu-Liu-Edmonds kernel: work memory for sentences of at most size - 1 tokens."""
     ranks, arcs = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     state, path, names = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
     return Contractions(ranks, arcs, state, path, names, np.empty(2 * size, np.int64), np.empty(2 * size, np.int64))
@@ -50,7 +50,9 @@ def room(size):
 
 @njit(**PLAIN)
 def _start(size, single, space):
-    """Chu-Liu-Edmonds kernel: initialise the work memory; tokens are separate nodes, and only the root is linked."""
+    """Chu-Liu-Edmonds kernel: initialise the work memory.
+
+    Every token is a node of its own, and only the root is linked to the root."""
     for m in range(size):
         for h in range(size):
             space.ranks[m, h] = 1 if single and h == 0 else 0
@@ -62,7 +64,7 @@ def _start(size, single, space):
 
 @njit(**PLAIN)
 def _best_head(v, size, scores, ranks, state):
-    """Chu-Liu-Edmonds kernel: the best head of node v, which may be a cycle; -1 if all heads are forbidden."""
+    """Chu-Liu-Edmonds kernel: the best head of node v, or -1 if all heads are forbidden; a node may be a cycle."""
     best = -1
     for u in range(size):
         if u == v or state[u] == MERGED or not scores[v, u] > -np.inf:
@@ -80,7 +82,7 @@ def _best_head(v, size, scores, ranks, state):
 def _take(to, at, scores, ranks, arcs):
     """Chu-Liu-Edmonds kernel: replace the arc at index pair `to` by the arc at index pair `at` if that is better.
 
-    A lower rank is better; among equal ranks, a higher score is better."""
+    The arc with the lower rank is better. Among equal ranks, it is the arc with the higher score."""
     if not scores[at] > -np.inf:
         return
     better = ranks[at] < ranks[to] or (ranks[at] == ranks[to] and scores[at] > scores[to])
@@ -92,7 +94,7 @@ def _take(to, at, scores, ranks, arcs):
 def _contract(cycle, name, size, scores, space):
     """Chu-Liu-Edmonds kernel: contract a cycle of nodes into its first node.
 
-    In `cycle`, each node is followed by its head. `name` is the name of the contracted node."""
+    `cycle` lists the nodes, and each node is followed by its head. `name` becomes the name of the contracted node."""
     ranks, arcs, state, r = space.ranks, space.arcs, space.state, cycle[0]
     for v in cycle:
         state[v] = IN_CYCLE
@@ -117,8 +119,8 @@ def _contract(cycle, name, size, scores, space):
 def _grow(start, name, size, scores, space):
     """Chu-Liu-Edmonds kernel: grow a path of best heads from node `start` until the path is linked to the root.
 
-    `name` is the first free name for cycles. Returns the first name that is still free, or -1 if no path to the root
-    exists."""
+    `name` is the first unused name for contracted cycles. Returns the first name that is then unused, or -1 if no path
+    to the root exists."""
     state, path = space.state, space.path
     path[0], count = start, 1
     state[start] = ON_PATH
@@ -147,7 +149,8 @@ def _grow(start, name, size, scores, space):
 def best(scores, single, heads, space):
     """Chu-Liu-Edmonds kernel: fill heads [n + 1] with the best nonprojective tree; returns whether a tree exists.
 
-    scores [n + 1, n + 1] are modifiers by heads and are overwritten. The tree has a single root if `single`."""
+    `scores` has the shape [n + 1, n + 1], with a row per modifier and a column per head, and is overwritten. `single`
+    tells whether the tree must have a single root."""
     size = len(heads)
     enters, name = space.enters, size
     _start(size, single, space)

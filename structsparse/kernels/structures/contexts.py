@@ -1,34 +1,32 @@
 """Contexts kernels: softmax loss of a language model over a tree of contexts, and its gradient.
 
-The tree has one node n per context. The context above n is a shorter context, a suffix of n. An entry e is a (context,
-word) pair. above[e] is the entry of the same word in the nearest context above. The score of the word after the context
-is S[e] = S[above[e]] + d[e], with the increment d = features * weights. The first V entries are all words after the
-empty context; the increments of these entries also include `base`. The mass Z of a context is the sum of exp S over all
-words. Z follows from the mass of the context above,
+The model:
 
-    Z[n] = Z[above n] + sum over the entries e of n of (exp S[e] - exp S[above e]),
+- The tree has one node n per context. The parent of a context is a shorter context, a suffix of it. Node 0 is the empty
+  context.
+- An entry e is a pair of a context and a word. above[e] is the entry of the same word in the nearest shorter context.
+- The increment of entry e is d[e] = features[e] * weights[e]. The first V entries are all words after the empty
+  context. Their increments also include the array `base`.
+- The score of the word in the context is S[e] = S[above[e]] + d[e].
+- The mass of a context is Z = the sum of exp S over all V words. It is computed from the mass of the parent context:
 
-so the time of a pass grows with the number of entries, not with the number of words. Let N[n] be the number of targets
-whose deepest context is n, and M[e] the number of targets whose deepest entry is e. Then
+    Z[n] = Z[parent of n] + sum over the entries e of n of (exp S[e] - exp S[above[e]])
 
-    loss = sum_n N[n] log Z[n] - sum_e M[e] S[e] = sum_n N[n] log Z[n] - sum_e C[e] d[e]
+Each target of the language model has a deepest context n and a deepest entry e in the tree. N[n] and M[e] count the
+targets of each n and e. `below` is the sum of M over an entry and all entries below it. The loss is
 
-where C[e], `below`, is M summed over e and all entries below e. Let c[n] be the sum of N / Z over n and all nodes below
-n. For an entry e of node n, and the entries e' of nodes n' right below e, the gradient of the loss is
+    sum_n N[n] log Z[n] - sum_e M[e] S[e] = sum_n N[n] log Z[n] - sum_e below[e] d[e]
 
-    dloss/dS[e] = c[n] exp S[e] - sum over the entries e' right below e of c[n'] exp S[e] - M[e]
+This module has the fast algorithm, which works with exp S and with differences of masses. It reports failure if exp S
+exceeds MOST, or if Z falls below WORTH times the mass of a shorter context. `contexts_stable` has a slower algorithm
+for these cases.
 
-The fast algorithm keeps exp S relative to the best word of the empty context, as a product along the path. The
-algorithm reports failure if an exp S exceeds MOST, or if a context has less than WORTH of the mass of a context above.
-The difference would then lose more than twelve bits, and so would the gradient. `contexts_stable` then takes over. In
-both cases, for any finite scores, Z is right to about 2^12 units in the last place. The error of the gradient is as
-small relative to the number of targets.
+The order of nodes:
 
-Nodes are processed in runs (`plan`), which are ranges of consecutive nodes. A tile consists of whole subtrees with
-about TILE entries together, so that repeated look-ups stay in the CPU cache. The runs of a tile go level by level. Each
-thread processes some parts, and a part consists of runs. Parts share only the empty context; each part sums the
-gradient of the empty context separately. Parts depend on the tree alone, so results do not depend on the number of
-threads.
+- A run is a range of consecutive nodes. A tile is a set of whole subtrees with about TILE entries, which fit in the CPU
+  cache.
+- A part is a list of runs that one thread processes. Parts share only the empty context. They depend on the tree alone.
+  Results therefore do not depend on the number of threads.
 """
 
 import math
@@ -38,11 +36,11 @@ from numba import njit, prange
 
 from structsparse.kernels.logspace import EXACT, PLAIN, SUMS, exp
 
-TILE = 1 << 15  # intended number of entries in a tile, which fit in a second-level CPU cache
-PARTS, PART = 8, 1 << 17  # most parts of a tree; fewest entries in a part
-STEEP, MOST = 300.0, 1e150  # largest increment d and largest exp S that the fast algorithm accepts
-WORTH = 2.0**-12  # least mass of a context, as a share of the largest mass of a context above
-FULL = 1e140  # largest product of masses before the logarithm of the product is taken
+TILE = 1 << 15  # intended number of entries in a tile; a tile fits in the second-level CPU cache
+PARTS, PART = 8, 1 << 17  # maximum number of parts of a tree; least number of entries in a part
+STEEP, MOST = 300.0, 1e150  # largest score increment, and largest exp(score), that the fast algorithm accepts
+WORTH = 2.0**-12  # least mass of a context, as a share of the largest mass of the shorter contexts above it
+FULL = 1e140  # masses are multiplied up to this product before one logarithm is taken
 
 
 # --- the order of nodes
@@ -52,12 +50,13 @@ FULL = 1e140  # largest product of masses before the logarithm of the product is
 def plan(above, starts):
     """Contexts kernel: plan the order in which the nodes of a context tree are processed.
 
-    above [nodes] is the parent context of each node, and starts [nodes + 1] the first entry of each node. Returns runs
-    int64 [runs, 2], where run r has the nodes runs[r, 0] to runs[r, 1], without node 0. Also returns the first run of
-    each part, [parts + 1]."""
+    above[n] is the parent context of node n, and starts[n] its first entry. Returns two arrays:
+
+    - runs int64 [runs, 2]: run r has the nodes runs[r, 0] to runs[r, 1] - 1. Node 0 is in no run.
+    - parts int64 [parts + 1]: the index of the first run of each part. One thread processes a part."""
     nodes = len(above)
     sizes, tile = np.zeros(nodes, np.int64), np.zeros(nodes, np.int32)
-    top = np.empty(nodes, np.int32)  # the one-word context at the top of the subtree of each context
+    top = np.empty(nodes, np.int32)  # for each context, the one-word context from which it descends
     for n in range(1, nodes):
         top[n] = n if above[n] == 0 else top[above[n]]
         sizes[top[n]] += starts[n + 1] - starts[n]
@@ -93,7 +92,7 @@ def plan(above, starts):
 
 @njit(**PLAIN)
 def _by_tile(tile, tiles):
-    """Contexts kernel: all nodes except 0, sorted by tile and ascending within a tile, and the offset of each tile."""
+    """Contexts kernel: all nodes except 0, sorted by tile, then by index; also returns where each tile begins."""
     offsets = np.zeros(tiles + 1, np.int64)
     for n in range(1, len(tile)):
         offsets[tile[n] + 1] += 1
@@ -108,7 +107,9 @@ def _by_tile(tile, tiles):
 
 @njit(**PLAIN)
 def add_upwards(values, above):
-    """Contexts kernel: sum values over subtrees, values[above[k]] += values[k], from the last k to the first."""
+    """Contexts kernel: sum values over subtrees of contexts or entries.
+
+    Adds values[k] to values[above[k]], from the last index k to the first."""
     for k in range(len(values) - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -121,7 +122,7 @@ def add_upwards(values, above):
 def _exponentials(weights, features, out):
     """Contexts kernel: fill out [entries] with exp(features * weights) of some entries.
 
-    Returns the number of increments features * weights above STEEP."""
+    Returns how many of the products features * weights have an absolute value of STEEP or more."""
     steep = 0
     if features.size == 0:
         for e in range(out.size):
@@ -138,7 +139,9 @@ def _exponentials(weights, features, out):
 
 @njit(**SUMS)
 def _gain(weights, features, below):
-    """Contexts kernel: the part of the loss that is linear in the increments d of entries, sum_e below[e] * d[e]."""
+    """Contexts kernel: the part of the loss that is linear in the weights, sum_e below[e] * features[e] * weights[e].
+
+    below[e] counts the targets at entry e and at all entries below it."""
     total = 0.0
     if features.size == 0:
         for e in range(below.size):
@@ -153,8 +156,8 @@ def _gain(weights, features, below):
 def _root(weights, features, base, below, exps, masses):
     """Contexts kernel: exponentials and mass of the empty context, relative to the best word.
 
-    Returns the highest score and the part of the loss that is linear in the increments. Also returns the number of
-    scores that are too low."""
+    Returns three numbers: the highest score, the part of the loss that is linear in the weights, and the count of
+    scores that are too low for the fast algorithm."""
     words = below.size
     shift, gain = -np.inf, 0.0
     for e in range(words):
@@ -174,9 +177,9 @@ def _root(weights, features, base, below, exps, masses):
 
 @njit(**EXACT)
 def increment(weights, features, base, e):
-    """Contexts kernel: the score increment of entry e, features * weights.
+    """Contexts kernel: the score increment of entry e, which is its feature times its weight.
 
-    Words after the empty context also have the increment `base`."""
+    Words after the empty context also have the increment `base`. If `features` is empty, all features are 1."""
     d = np.float64(weights[e])
     if features.size > 0:
         d *= np.float64(features[e])
@@ -187,10 +190,9 @@ def increment(weights, features, base, e):
 
 @njit(**EXACT)
 def _multiply(a, b, node, above, exps, masses):
-    """Contexts kernel: compute exp S of the entries a to b, and the change of mass of each node.
+    """Contexts kernel: compute exp(score) of the entries a to b - 1, and the change of mass of each node.
 
-    Returns the number of entries out of range. The loop runs over entries. A loop over the few entries of each node
-    would often end in a mispredicted branch."""
+    Returns the number of entries out of range."""
     wild, last, gained = 0, -1, 0.0
     for e in range(a, b):
         n, x = node[e], exps[above[e]]
@@ -205,10 +207,10 @@ def _multiply(a, b, node, above, exps, masses):
 
 @njit(**EXACT)
 def _gather(begin, end, above, node_ends, masses):
-    """Contexts kernel: compute the masses Z of the nodes begin to end.
+    """Contexts kernel: compute the masses Z of the nodes begin to end - 1.
 
-    node_ends [nodes] counts the targets N whose deepest context is each node. Returns the sum of N log Z, and the
-    number of masses out of range."""
+    node_ends [nodes] counts the targets whose deepest context is each node. Returns the sum of node_ends * log Z over
+    these nodes, and the number of masses out of range."""
     total, product, wild = 0.0, 1.0, 0
     for n in range(begin, end):
         p = above[n]
@@ -216,7 +218,7 @@ def _gather(begin, end, above, node_ends, masses):
         wild += 0 if mass >= WORTH * most else 1
         masses[n, 0], masses[n, 1] = mass, mass if mass > most else most
         count = node_ends[n]
-        if count <= 1.0:  # one logarithm for a product of many masses
+        if count <= 1.0:  # one logarithm is taken for a product of many masses
             product *= mass if count == 1.0 else 1.0
             if product > FULL or product < 1 / FULL:
                 total += math.log(product)
@@ -228,9 +230,9 @@ def _gather(begin, end, above, node_ends, masses):
 
 @njit(**PLAIN)
 def _forward_part(first, last, runs, tree, weights, features, below, node_ends, exps, masses):
-    """Contexts kernel: the loss of one part of the context tree, as in `forward`.
+    """Contexts kernel: the loss of one part of the context tree.
 
-    Also returns the number of values out of range."""
+    Returns the loss, and the number of values out of the range of the fast algorithm."""
     node_above, starts, above, node = tree
     loss, wild = 0.0, 0
     for r in range(first, last):
@@ -249,10 +251,12 @@ def _forward_part(first, last, runs, tree, weights, features, below, node_ends, 
 def forward(runs, parts, tree, weights, features, base, below, node_ends, total, words, exps, masses):
     """Contexts kernel: the language-model loss over a tree of contexts.
 
-    Also returns whether all values are in the range of the fast algorithm. `tree` is (above of nodes, first entry of
-    each node, above of entries, node of each entry). `total` is the number of targets, and `words` the number V of
-    words. Fills exps [entries] and masses [nodes, 2] for `backward`. masses[n] holds Z of node n, and the largest Z on
-    the path to n."""
+    - `runs` and `parts` come from `plan`.
+    - `tree` has four arrays: parent of each node, first entry of each node, entry above each entry, node of each entry.
+    - `total` is the count of targets, and `words` the count of words.
+
+    Returns the loss, and whether all values are in the range of the fast algorithm. Fills exps [entries] and masses
+    [nodes, 2] for `backward`. Row n of `masses` holds the mass of context n, and the largest mass on the path to it."""
     shift, gain, steep = _root(weights, features, base, below[:words], exps, masses)
     loss = total * shift + node_ends[0] * math.log(masses[0, 0]) - gain
     count = len(parts) - 1
@@ -269,9 +273,10 @@ def forward(runs, parts, tree, weights, features, base, below, node_ends, total,
 
 @njit(**EXACT)
 def _climb(begin, end, above, shares, place):
-    """Contexts kernel: add the shares of the nodes begin to end to the shares of the nodes above.
+    """Contexts kernel: add the shares of the nodes begin to end - 1 to the shares of their parents.
 
-    The share of a node is N / Z, summed over the node and all nodes below. shares[place] is the share of node 0."""
+    The share of a node is the count of its targets divided by its mass, summed over the node and all nodes below it.
+    The share of node 0 is at shares[place]."""
     for n in range(end - 1, begin - 1, -1):
         p = above[n]
         shares[p if p > 0 else place] += shares[n]
@@ -279,11 +284,11 @@ def _climb(begin, end, above, shares, place):
 
 @njit(**EXACT)
 def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
-    """Contexts kernel: add the slopes of the entries a to b to the slopes of the entries above.
+    """Contexts kernel: add the slopes of the entries a to b - 1 to the slopes of the entries above them.
 
-    The slope of an entry is the gradient of the loss in the score of the entry. The slopes of the entries of node 0
-    begin at `root`. The slope of any other entry e is at first + e, without the part c[n] exp S[e] from the node n of
-    e."""
+    The slope of an entry is the gradient of the loss in its score, without the term shares[node] * exp(score). The
+    slopes of the words after the empty context begin at index `root`. The slope of any other entry e is at index first
+    + e."""
     for e in range(b - 1, a - 1, -1):
         q = above[e]
         slopes[q + (root if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])
@@ -291,10 +296,9 @@ def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
 
 @njit(**EXACT)
 def _finish(node, exps, shares, slopes, below, features, scale, out):
-    """Contexts kernel: the gradient of the loss in the weights of some entries, from slopes and shares.
+    """Contexts kernel: the gradient of the loss in the weights of some entries, times `scale`.
 
-    slopes [entries] holds the gradient of the loss in the scores, without the part c[n] exp S[e]. shares [nodes] holds
-    c[n]."""
+    shares [nodes] comes from `_climb`, and slopes [entries] from `_spread`."""
     if features.size == 0:
         for e in range(out.size):
             out[e] = scale * (slopes[e] + shares[node[e]] * exps[e] - below[e])
@@ -305,7 +309,7 @@ def _finish(node, exps, shares, slopes, below, features, scale, out):
 
 @njit(**SUMS)
 def _divide(counts, masses, out):
-    """Contexts kernel: the number of targets of each node divided by the mass Z, out = counts / masses[:, 0]."""
+    """Contexts kernel: the count of targets of each node divided by its mass, out = counts / masses[:, 0]."""
     for n in range(out.size):
         out[n] = counts[n] / masses[n, 0]
 
@@ -314,7 +318,7 @@ def _divide(counts, masses, out):
 def _backward_part(
     part, parts, runs, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out
 ):
-    """Contexts kernel: the gradient of the loss in the weights of one part of the context tree, as in `backward`."""
+    """Contexts kernel: the gradient of the loss in the weights of one part of the context tree, for `backward`."""
     node_above, starts, above, node = tree
     count = len(parts) - 1
     root, first, place = part * words, (count - 1) * words, len(node_above) + part
@@ -336,7 +340,8 @@ def _backward_part(
 def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses, shares, slopes, words, out):
     """Contexts kernel: the gradient of the language-model loss in the weights, times `scale`.
 
-    out [entries] gets the gradient. shares [nodes + parts] and slopes [entries + (parts - 1) * V] are work memory."""
+    out [entries] gets the gradient. The work memory is shares [nodes + parts] and slopes [entries + (parts - 1) *
+    words]. `words` is the count of words."""
     count = len(parts) - 1
     if count == 1:
         _backward_part(

@@ -1,9 +1,11 @@
 """Pruned contexts kernels: scores, normalisers and sampling proposals of a pruned language model.
 
-A pruned model is a trie of contexts with nonzero weights. An entry is a (context, word) pair. Node n of the trie is a
-context and has the entries starts[n] : starts[n + 1], sorted by word. Node 0 is the empty context and has all V words.
-above[n] is the parent of node n, which is a shorter context. The entry above an entry has the same word, after the
-nearest shorter context that has an entry for the word.
+A pruned model keeps only the contexts with nonzero weights, in a trie.
+
+- Node n of the trie is a context. above[n] is its parent, a shorter context. Node 0 is the empty context.
+- An entry is a pair of a context and a word. Node n has the entries starts[n] to starts[n + 1] - 1, sorted by word.
+  Node 0 has entries for all words.
+- The entry above an entry has the same word, in the nearest shorter context that has an entry for it.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from numba import njit
 from structsparse.kernels.features.suffixes import search
 
 PLAIN = {"cache": True, "nogil": True}
-_MOST = 1e150  # largest change of Z, relative to Z of the parent context
-_WORTH = 2.0**-12  # least Z, as a share of the largest Z on the path, at which the difference is precise
+_MOST = 1e150  # largest change of the normaliser Z, relative to Z of the parent context
+_WORTH = 2.0**-12  # least normaliser Z of a context, as a share of the largest Z of the shorter contexts
 
 
 @njit(**PLAIN)
 def entries_above(above, starts, entry_word, entry_above):
     """Pruned contexts kernel: fill entry_above [entries] with the entry above each entry.
 
-    The entry above has the same word after a shorter context. Entries of node 0 have no entry above and get -1."""
+    The entry above has the same word in the nearest shorter context. Entries of node 0, the empty context, get -1."""
     for entry in range(starts[1]):
         entry_above[entry] = -1
     for node in range(1, len(above)):
@@ -38,7 +40,8 @@ def entries_above(above, starts, entry_word, entry_above):
 def spread(explicit, same, entry_above, values):
     """Pruned contexts kernel: fill values [entries] from the explicit values and the entries above.
 
-    If same[entry] is set, the entry gets the value of the entry above, else the next value of `explicit`."""
+    If same[entry] is set, the entry gets the value of the entry above it. Otherwise it gets the next element of
+    `explicit`."""
     taken = 0
     for entry in range(len(values)):
         if same[entry]:
@@ -50,7 +53,9 @@ def spread(explicit, same, entry_above, values):
 
 @njit(**PLAIN)
 def score(increments, entry_above, scores):
-    """Pruned contexts kernel: fill scores [entries] with the sums of the increments along the path from node 0."""
+    """Pruned contexts kernel: fill scores [entries] with the sums of the increments along the path from node 0.
+
+    Node 0 is the empty context. The path goes through the entries of the same word."""
     for entry in range(len(scores)):
         over = entry_above[entry]
         scores[entry] = increments[entry] + (scores[over] if over >= 0 else 0.0)
@@ -58,7 +63,7 @@ def score(increments, entry_above, scores):
 
 @njit(**PLAIN)
 def scores_after(node, above, starts, entry_word, scores, words):
-    """Pruned contexts kernel: fill words [V] with the scores of all words after the context `node`."""
+    """Pruned contexts kernel: fill the array `words` with the scores of all words after the context `node`."""
     words[:] = scores[: starts[1]]
     depth, place = 0, node
     while place > 0:
@@ -75,11 +80,11 @@ def scores_after(node, above, starts, entry_word, scores, words):
 def normalise(scores, above, starts, entry_word, entry_above, log_z):
     """Pruned contexts kernel: fill log_z [nodes] with the logarithm of the sum Z of exp(score) over all words.
 
-    Z of a context is Z of the parent plus the change by the entries of the context. If the change is too large, or if Z
-    has too small a share of the largest Z on the path, Z is summed over all words instead."""
+    Z of a context is Z of the parent context plus a change. Z is summed over all words instead if this would be
+    imprecise."""
     words, shares = np.empty(starts[1]), np.ones(len(above))
     for node in range(len(above)):
-        change = 0.0  # change of Z relative to Z of the parent context
+        change = 0.0  # change of the normaliser Z, relative to Z of the parent context
         if node > 0:
             over = log_z[above[node]]
             for entry in range(starts[node], starts[node + 1]):
@@ -97,10 +102,12 @@ def normalise(scores, above, starts, entry_word, entry_above, log_z):
 def propose(scores, above, starts, entry_above, shift, cooling, bound, gain, gains):
     """Pruned contexts kernel: fill the proposal masses for sampling the next word.
 
-    The mass of an entry is exp((score - shift) * cooling). The increase of an entry is the mass minus the mass of the
-    entry above, at least 0. gain [entries] gets the running sums of the increases within each node. gains [nodes] gets
-    the total increase of each node. bound [entries] gets the sum of the increases of an entry and of all entries above,
-    which is an upper bound of the mass."""
+    The mass of an entry is exp((score - shift) * cooling). Its increase is the mass minus the mass of the entry above
+    it, or 0 if this is negative.
+
+    - gain [entries] gets the running sums of the increases within each node.
+    - gains [nodes] gets the total increase of each node.
+    - bound [entries] gets the sum of the increases of an entry and all entries above it: an upper bound of its mass."""
     for node in range(len(above)):
         total = 0.0
         for entry in range(starts[node], starts[node + 1]):

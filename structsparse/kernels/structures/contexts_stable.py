@@ -1,10 +1,12 @@
 """Stable contexts kernels: softmax loss of a language model over a tree of contexts, for any finite scores.
 
-These kernels are the slow counterpart of `contexts`. The kernels keep the scores S instead of exponentials. The mass Z
-of a context, the sum of exp S over all words, is stored relative to exp(shift). Every context has a shift, by default
-the shift of the parent context. A mass may be less than WORTH of the mass of a context above, or more than MOST. Such a
-mass is summed directly over all V words, with the best score as the shift. The gradient of the targets below the
-context then goes to the V words and not further up. Each direct sum costs V operations.
+These kernels are the slow counterpart of `contexts`, where the model is described.
+
+- Scores S are kept instead of their exponentials.
+- The mass Z of a context is the sum of exp S over all words. It is stored relative to exp(shift). The default shift of
+  a context is that of its parent context.
+- A mass is usually computed from the mass of the parent context. It is summed over all words instead if it is less than
+  WORTH times the mass of a shorter context, or more than MOST. The shift is then the best score.
 """
 
 import math
@@ -18,10 +20,10 @@ from structsparse.kernels.structures.contexts import MOST, WORTH, add_upwards, i
 
 @njit(**EXACT)
 def path_sums(weights, features, base, above, out):
-    """Stable contexts kernel: fill out [entries] with the scores S of entries.
+    """Stable contexts kernel: fill out [entries] with the scores of entries.
 
-    S is the sum of the score increments along the path from the empty context. above [entries] is the entry of the same
-    word in the nearest context above."""
+    A score is the sum of the score increments along the path from the empty context. above [entries] is the entry of
+    the same word in the nearest shorter context."""
     for e in range(out.size):
         d = increment(weights, features, base, e)
         out[e] = d if above[e] < 0 else out[above[e]] + d
@@ -29,10 +31,10 @@ def path_sums(weights, features, base, above, out):
 
 @njit(**PLAIN)
 def deepest_entries(n, tree, entry_word, path, out):
-    """Stable contexts kernel: fill out [V] with the deepest entry of each word on the path to node n.
+    """Stable contexts kernel: for each word, find its deepest entry on the path to node n.
 
-    `tree` is (above of nodes, first entry of each node, above of entries, node of each entry). path [levels] is work
-    memory."""
+    Writes the entries to `out`, which has one element per word. An entry is a pair of a context and a word. `tree` is
+    that of the kernels in `contexts`. path [levels] is work memory."""
     node_above, starts = tree[0], tree[1]
     for e in range(out.size):
         out[e] = e
@@ -50,8 +52,8 @@ def deepest_entries(n, tree, entry_word, path, out):
 def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
     """Stable contexts kernel: the normalisers of all contexts, log Z = shifts + log masses[:, 0].
 
-    masses[:, 1] gets the largest mass on the path. anew [nodes] marks the contexts whose mass is summed over all words.
-    """
+    masses[:, 1] gets the largest mass on the path to the context. anew [nodes] gets whether the mass was summed over
+    all words, instead of computed from the parent context."""
     node_above, starts, above, _ = tree
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
     for n in range(len(node_above)):
@@ -78,10 +80,10 @@ def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
 
 @njit(**SUMS)
 def loss(S, node_ends, entry_ends, masses, shifts):
-    """Stable contexts kernel: the language-model loss sum_n N[n] log Z[n] - sum_e M[e] S[e].
+    """Stable contexts kernel: the language-model loss, the sum of log Z minus the score S over all targets.
 
-    N, `node_ends`, counts the targets whose deepest context is node n. M, `entry_ends`, counts the targets whose
-    deepest entry is e. Z is masses[:, 0] * exp(shifts)."""
+    node_ends [nodes] and entry_ends [entries] count the targets by deepest context and by deepest entry. The normaliser
+    of a context is Z = masses[:, 0] * exp(shifts)."""
     loss = 0.0
     for n in range(len(node_ends)):
         if node_ends[n] != 0.0:
@@ -96,8 +98,8 @@ def loss(S, node_ends, entry_ends, masses, shifts):
 def gradient(S, tree, entry_word, levels, features, below, node_ends, scale, masses, shifts, anew, out):
     """Stable contexts kernel: the gradient of the language-model loss in the weights.
 
-    out [entries] <- scale * dloss/dweights. `below` counts the targets of each entry and all entries below; `node_ends`
-    counts the targets of each node. masses, shifts and anew come from `masses`."""
+    out [entries] gets `scale` times the gradient. `below` counts the targets of each entry and all entries below it.
+    `node_ends` counts the targets of each context. `masses`, `shifts` and `anew` come from the function `masses`."""
     node_above, starts, above, _ = tree
     words = starts[1]
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)

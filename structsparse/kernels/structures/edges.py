@@ -1,15 +1,19 @@
 """Edges kernels: forward-backward and Viterbi for chains over listed label pairs, parallel over sentences.
 
-A step is a pair of neighbouring labels, and every token has a score for each listed step. Only listed steps are
-allowed. Steps to the same label are adjacent in the list. Sums are in log-space, because scores differ between tokens
-and every score needs an exponential anyway. The forward recursion stores the share of each step in the probability of
-the second label of the step. The backward recursion distributes the probabilities by these shares, without
-exponentials. So scores of any size are allowed.
+A step is a pair of neighbouring labels. Only the steps in a given list are allowed. Every token has a score for each
+listed step from the previous token. Sums are in log-space.
 
-Arrays: emissions are [batch, time, labels]. edges [tokens, steps] holds the scores of steps, sentences end to end. The
-first row of each sentence is ignored. begins and lengths are [batch]. The list of steps is origins, targets [steps] and
-arrivals [labels + 1]. Label j is the target of the steps arrivals[j] : arrivals[j + 1]. `shared` is transitions
-[steps], start [labels] and end [labels] in float64.
+- The forward recursion stores the share of each step in the probability of the step's second label.
+- The backward recursion distributes probabilities by these shares.
+
+Arrays, with the sentences of a batch end to end in the dimension `tokens`:
+
+- `emissions` [batch, time, labels] are the label scores.
+- `edges` [tokens, steps] are the step scores. The first row of each sentence is ignored.
+- `begins` and `lengths` [batch] are the first token and the token count of each sentence.
+- `step_list` has three arrays: origins [steps] and targets [steps] are the first and second label of each step. The
+  steps to label j are arrivals[j] to arrivals[j + 1] - 1.
+- `shared` has the score arrays transitions [steps], start [labels] and end [labels], in float64.
 """
 
 import numpy as np
@@ -21,9 +25,10 @@ from structsparse.kernels.structures.chain import chunk_count
 
 @njit(**EXACT)
 def _arrive(alpha, edge, transitions, step_list, work, out):
-    """Edges kernel: one forward step, out [labels] = log of the sum over the listed steps to each label.
+    """Edges kernel: one forward step from the log-sums `alpha` of the previous token to the log-sums `out`.
 
-    work [steps] gets the share of each step in the sum of its target label."""
+    Element j of `out` is the logarithm of the sum over the listed steps to label j. work [steps] gets the share of each
+    step in this sum."""
     origins, targets, arrivals = step_list
     peaks, sums = out, np.zeros(len(out))
     for k in range(len(work)):
@@ -39,7 +44,7 @@ def _arrive(alpha, edge, transitions, step_list, work, out):
         for k in range(arrivals[j], arrivals[j + 1]):
             sums[j] += work[k]
         out[j] = peaks[j] + np.log(sums[j])
-        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # if no step leads to label j, all shares are 0
+        sums[j] = 1.0 / sums[j] if sums[j] != 0.0 else 0.0  # if no step leads to label j, the shares of its steps are 0
     for k in range(len(work)):
         work[k] *= sums[targets[k]]
 
@@ -48,7 +53,7 @@ def _arrive(alpha, edge, transitions, step_list, work, out):
 def _forward(emissions, edges, shared, step_list, shares, last):
     """Edges kernel: forward recursion over one chain; returns the log-partition log Z.
 
-    Fills shares [time, steps] with the share of each step in the probability of its target label. Fills last [labels]
+    Fills shares [time, steps] with the share of each step in the probability of its second label. Fills last [labels]
     with the marginal probabilities of the labels at the last token."""
     transitions, start, end = shared
     labels = len(start)
@@ -76,7 +81,7 @@ def _forward(emissions, edges, shared, step_list, shares, last):
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
-    """Edges kernel: forward recursion over the given sentences, as in `forward`."""
+    """Edges kernel: forward recursion over the sentences of one chunk."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         totals[b] = _forward(emissions[b, :size], edges[tokens], shared, step_list, shares[tokens], last[b])
@@ -84,10 +89,10 @@ def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_li
 
 @njit(parallel=True, **PLAIN)
 def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
-    """Edges kernel: forward recursion over chains of listed label pairs; fills totals [batch] with log Z.
+    """Edges kernel: forward recursion over chains of listed label pairs; fills totals [batch] with log-partitions.
 
-    Also fills shares [tokens, steps] and last [batch, labels] for `backward`. `shares` holds the share of each step in
-    the probability of its target label. `last` holds the marginal probabilities of the labels at the last token."""
+    Fills two arrays that `backward` needs. shares [tokens, steps] gets the share of each step in the probability of its
+    second label. last [batch, labels] gets the marginal probabilities of the labels at the last token."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _forward_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, shares, last, totals)
@@ -101,8 +106,9 @@ def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, 
 def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
     """Edges kernel: backward recursion over one chain, for expected counts times `weight`.
 
-    Fills nodes [time, labels] with the counts of labels, and taken [time, steps] with the counts of listed steps. Adds
-    the counts of steps to steps [steps], and the counts of the first and the last label to ends [2, labels]."""
+    A step is a pair of neighbouring labels. Fills nodes [time, labels] with the expected counts of labels, and taken
+    [time, steps] with those of steps. Adds the counts of steps over all tokens to steps [steps]. Adds the counts of the
+    first and the last label to ends [2, labels]."""
     origins, targets, _ = step_list
     node, before = weight * last, np.empty(len(last))
     for j in range(len(node)):
@@ -112,7 +118,7 @@ def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
         for j in range(len(node)):
             nodes[t, j], before[j] = node[j], 0.0
         for k in range(len(share)):
-            count = share[k] * node[targets[k]]  # zero at the first token, where all shares are zero
+            count = share[k] * node[targets[k]]  # this is 0 at the first token, where all shares are 0
             before[origins[k]] += count
             steps[k] += count
             take[k] = count
@@ -124,7 +130,7 @@ def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
-    """Edges kernel: backward recursion over the given sentences, as in `backward`."""
+    """Edges kernel: backward recursion over the sentences of one chunk."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         nodes[b, size:] = 0.0
@@ -135,9 +141,10 @@ def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last
 def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
     """Edges kernel: backward recursion over chains of listed label pairs, the gradient of sum_b weights[b] log Z_b.
 
-    Fills nodes [batch, time, labels] with the gradient in the emissions, zero beyond the length. Fills taken
-    [tokens, steps] with the gradient in the edges. Adds to steps [chunks, steps] and ends [chunks, 2, labels]. The sums
-    over chunks are the gradient in the transition scores, and in the start and end scores."""
+    log Z_b is the log-partition of sentence b. Fills nodes [batch, time, labels] with the gradient in the emissions,
+    and with 0 beyond the length of a sentence. Fills taken [tokens, steps] with the gradient in the edges. Adds the
+    gradient in the transition scores to steps [chunks, steps]. Adds the gradient in the start and end scores to ends
+    [chunks, 2, labels]. The caller sums both over the chunks."""
     chunks = len(steps)
     if chunks == 1:
         sentences = range(len(lengths))
@@ -152,7 +159,7 @@ def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, st
 def _best(emissions, edges, shared, step_list, path):
     """Edges kernel: Viterbi over the listed label pairs of one chain; fills path [time] with the best labels.
 
-    Ties go to the lowest label, decided from the last token back."""
+    Among equal scores the lowest label wins. Ties are broken from the last token to the first."""
     transitions, start, end = shared
     sources, _, arrivals = step_list
     labels = len(start)
@@ -181,7 +188,7 @@ def _best(emissions, edges, shared, step_list, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, paths):
-    """Edges kernel: Viterbi over listed label pairs for the given sentences, as in `best`."""
+    """Edges kernel: Viterbi over listed label pairs for the sentences of one chunk."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         _best(emissions[b, :size], edges[tokens], shared, step_list, paths[b, :size])
@@ -190,9 +197,9 @@ def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list,
 
 @njit(parallel=True, **PLAIN)
 def best(emissions, edges, begins, lengths, shared, step_list, paths):
-    """Edges kernel: Viterbi over chains of listed label pairs; fills paths [batch, time], 0 beyond the length.
+    """Edges kernel: Viterbi over chains of listed label pairs; fills paths [batch, time] with the best labels.
 
-    paths holds the best label sequences."""
+    Entries beyond the length of a sentence are 0."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, paths)

@@ -1,20 +1,19 @@
 """Eisner kernels: sums, marginals and the best tree for projective dependency trees.
 
-Positions are 0 (root) to n. A span i..j is *complete* if one end is the ancestor of all other positions of the span. A
-span is *joined* if an arc links both ends. weight[m, h] is the weight of the arc from head h to modifier m:
+Positions are 0 (root) to n. weight[m, h] is the weight of the arc from head h to modifier m. The recursions over spans
+from position i to position j are
 
-    gap[i, j]      = sum over k in i..j-1 of right[i, k] * left[k + 1, j]
-    arc i -> j     = gap[i, j] * weight[j, i],  arc j -> i  = gap[i, j] * weight[i, j]
-    right[i, j]    = sum over k in i+1..j of (arc i -> k) * right[k, j]          headed by i
-    left[i, j]     = sum over k in i..j-1 of left[i, k] * (arc j -> k)           headed by j
+    gap[i, j]       = sum over k in i..j-1 of right[i, k] * left[k + 1, j]
+    rightward[i, j] = gap[i, j] * weight[j, i]                                     the arc from i to j
+    leftward[i, j]  = gap[i, j] * weight[i, j]                                     the arc from j to i
+    right[i, j]     = sum over k in i+1..j of rightward[i, k] * right[k, j]        spans headed by i
+    left[i, j]      = sum over k in i..j-1 of left[i, k] * leftward[k, j]          spans headed by j
 
-Every tree has exactly one derivation. With a single root, the root has one arc only, so gap[0, j] is the term with k =
-0 alone. The loop over left ends i descends; for each i, the loop over k ascends. A finished chart entry [i, k] is added
-at once to all entries [i, j] that need the entry. The additions run along rows, so the compiler can vectorise them.
+With a single root, the root has only one arc, and gap[0, j] has only the term with k = 0.
 
-Sums are in float64 weights. For each token, the weights of the heads are divided by the largest weight. An underflow
-loses less than 1e-307, in fewer than 7^n trees, which is negligible if the total is FLOOR * 7^n or more. A sentence
-with a smaller total gets NaN and is left to log-space, which is slower and right for any scores.
+Sums are in float64. For each token, the weights of the heads are divided by the largest weight. If the total weight of
+a sentence of n tokens is below FLOOR * 7^n, it could be inexact. The result is then NaN, and the caller computes the
+sentence again in log-space.
 """
 
 import math
@@ -26,9 +25,9 @@ from structsparse.kernels.logspace import PLAIN, SUMS
 from structsparse.kernels.structures.chain import chunk_count
 from structsparse.kernels.structures.matrix_tree import load
 
-RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # indices of the charts
-CHARTS = 5  # number of charts
-FLOOR, MOST_TREES = 1e-280, 7.0  # a total below FLOOR * MOST_TREES^n is left to log-space
+RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # indices of the charts, which are the tables of the recursion
+CHARTS = 5  # number of charts, which are the tables of the recursion
+FLOOR, MOST_TREES = 1e-280, 7.0  # a total weight below FLOOR * MOST_TREES^n is computed again in log-space
 
 
 @njit(**SUMS)
@@ -42,7 +41,7 @@ def _add(factor, terms, k, sums, i, low):
 def _add_back(factor, terms, k, by_terms, by_sums, i, low):
     """Eisner kernel: backpropagation through `_add`; returns the gradient in the factor.
 
-    by_sums is the gradient in `sums`. The gradient in the terms is added to by_terms."""
+    by_sums is the gradient of the log-partition in `sums`. The gradient in `terms` is added to by_terms."""
     total = 0.0
     for j in range(low, by_sums.shape[1]):
         by_terms[k, j] += factor * by_sums[i, j]
@@ -75,8 +74,8 @@ def _inside(n, weights, single, charts):
 def _outside(n, weights, single, charts, gradients, marginals):
     """Eisner kernel: outside recursion, which fills the arc marginals [n + 1, n + 1] of one sentence.
 
-    The marginals are gradients of the log-partition log Z, by backpropagation through `_inside`. `gradients` gets the
-    gradient of log Z in each chart entry."""
+    The marginals are gradients of the log-partition, by backpropagation through `_inside`. `gradients` gets the
+    gradient in each chart entry."""
     right, left, rightward, leftward, _ = charts
     by_right, by_left, by_rightward, by_leftward, by_gap = gradients
     gradients[:] = 0.0
@@ -99,7 +98,7 @@ def _outside(n, weights, single, charts, gradients, marginals):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """Eisner kernel: log-partitions and arc marginals of the given sentences, as in `sums`."""
+    """Eisner kernel: log-partitions and arc marginals of the sentences of one chunk."""
     space = np.empty((1 + 2 * CHARTS) * scores.shape[1] ** 2)
     for b in sentences:
         n = lengths[b]
@@ -114,12 +113,12 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
 
 @njit(parallel=True, **PLAIN)
 def sums(scores, lengths, single, with_marginals, totals, marginals):
-    """Eisner kernel: sums over projective trees; fills totals [batch] with the log-partition log Z of each sentence.
+    """Eisner kernel: sums over projective trees; fills totals [batch] with the log-partition of each sentence.
 
-    A total is NaN if log Z must be computed in log-space. If `with_marginals`, also fills the arc marginals
-    [batch, n + 1, n + 1], which must be zero before."""
+    A total is NaN if it must be computed in log-space. If `with_marginals` is set, fills the arc marginals [batch, n +
+    1, n + 1]. They must be zero at the start."""
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # starting threads would cost more than it saves
+    if chunks == 1:  # one thread is faster for one chunk
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)
         return
     for c in prange(chunks):
@@ -131,7 +130,7 @@ def sums(scores, lengths, single, with_marginals, totals, marginals):
 
 @njit(**PLAIN)
 def room(size):
-    """Eisner kernel: work memory for sentences of up to size - 1 tokens, charts and a stack of spans."""
+    """Eisner kernel: work memory for sentences of at most size - 1 tokens: charts and a stack of spans."""
     return np.empty(CHARTS * size**2), np.empty((4 * size, 3), np.int64)
 
 
@@ -139,7 +138,7 @@ def room(size):
 def _raise(score, terms, k, highest, i, low):
     """Eisner kernel: update the maxima in a chart row for the best projective tree.
 
-    highest[i, j] = max(highest[i, j], score + terms[k, j]) for j >= low."""
+    highest[i, j] becomes max(highest[i, j], score + terms[k, j]) for all j >= low."""
     for j in range(low, highest.shape[1]):
         total = score + terms[k, j]
         highest[i, j] = total if total > highest[i, j] else highest[i, j]
@@ -149,8 +148,8 @@ def _raise(score, terms, k, highest, i, low):
 def best(scores, single, heads, space):
     """Eisner kernel: fill heads [n + 1] with the best projective tree; returns whether a tree exists.
 
-    scores [n + 1, n + 1] are modifiers by heads. Among splits with equal scores, the earliest is taken. The tree has a
-    single root if `single`."""
+    `scores` has the shape [n + 1, n + 1], with a row per modifier and a column per head. `single` tells whether the
+    tree must have a single root. Among splits of a span with equal scores, the earliest is taken."""
     n = len(heads) - 1
     charts = space[0][: CHARTS * (n + 1) ** 2].reshape(CHARTS, n + 1, n + 1)
     right, left, rightward, leftward, gap = charts
@@ -178,7 +177,7 @@ def best(scores, single, heads, space):
 def _first(highest, xs, i, ys, j, low, shift):
     """Eisner kernel: the split point of a span in the best projective tree.
 
-    Returns the first k >= low with xs[i, k] + ys[k + shift, j] equal to `highest`, the score of the span."""
+    `highest` is the score of the span. Returns the first k >= low with xs[i, k] + ys[k + shift, j] equal to it."""
     k = low
     while xs[i, k] + ys[k + shift, j] != highest:
         k += 1

@@ -1,24 +1,20 @@
 """Matrix-tree kernels: sums over all dependency trees of a sentence, by an elimination without subtraction.
 
-By the matrix-tree theorem, the total weight of the trees is a determinant. Such a determinant is the product of the
-pivots of an elimination that only adds, multiplies and divides nonnegative numbers. When token e is eliminated, every
-token that could take e as its head takes the possible heads of e instead, in proportion to their weights. Nothing is
-subtracted, so nothing cancels: every pivot is right to almost its last digit, however close to singular the matrix is.
-Ordinary factorisations cancel: with scores of scale 50 they keep no digit of the marginals.
+By the matrix-tree theorem, the total weight of the trees is a determinant. It is computed as the product of the pivots
+of an elimination. When token e is eliminated, every token that could take e as its head takes the possible heads of e
+instead, in proportion to their weights. Nothing is subtracted, and no precision is lost by cancellation.
 
-The share of a head is the weight of its arc divided by the summed weights of all heads of the token. A random walk
-steps from a token to a head of the token, with the shares as probabilities. The marginal of an arc from h to k is
-proportional to a product (Wilson). The factors are the weight of the arc and the probability that the walk from h
-reaches the root before k. The probability needs an elimination in which k is the last token. So one half of the tokens
-is eliminated and the other half is treated recursively, and vice versa. For all n tokens this costs about four
-eliminations.
+- The share of a head is the weight of its arc divided by the summed weights of all heads of the token.
+- A random walk steps from a token to one of its heads, with the shares as probabilities.
+- The marginal of an arc from head h to token k is proportional to the weight of the arc, times the probability that the
+  walk from h reaches the root before k (Wilson).
+- This probability needs an elimination of all tokens but k. Such eliminations share work: one half of the tokens is
+  eliminated and the other half is treated recursively, and vice versa.
 
-With a single root, arcs from the root count as infinitely small. So only trees with the fewest arcs from the root
-remain. As long as a token has another head, the shares leave the root out. The first eliminated token with no other
-head is the closer: this token is below the root, and all other tokens must reach it.
+With a single root, arcs from the root count as infinitely small, which leaves only trees with one such arc.
 
-Arithmetic is on float64 weights. For each token, the weights of the heads are divided by the largest weight. A sentence
-in which a product could underflow gets NaN and is left to log-space, which is slower and right for any scores.
+For each token, the float64 weights of the heads are divided by the largest weight. If a product could underflow, the
+result of the sentence is NaN, and the caller computes it again in log-space.
 """
 
 import math
@@ -36,13 +32,13 @@ TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # limits: smallest product, smalles
 class Elimination(NamedTuple):
     """Work memory of the matrix-tree kernel for the elimination of n tokens.
 
-    `depth` counts how often the set of tokens has been halved."""
+    In the shapes, `depth` indexes how often the set of tokens has been halved."""
 
-    tables: np.ndarray  # [depth, n, n]: weights of the heads of each token, without the root; depth 0 is the input
+    tables: np.ndarray  # [depth, n, n]: weights of the heads of each token, without the root; input at depth 0
     exits: np.ndarray  # [depth, n]: weight of the root as head of each token
-    steps: np.ndarray  # [n, n]: shares of the heads of each eliminated token, in the order of elimination
-    outs: np.ndarray  # [n]: share of the root as head of each eliminated token
-    removed: np.ndarray  # [n, 3]: each eliminated token, and the range of tokens that remained
+    steps: np.ndarray  # [n, n]: for each eliminated token in turn, the shares of its heads
+    outs: np.ndarray  # [n]: for each eliminated token in turn, the share of the root as its head
+    removed: np.ndarray  # [n, 3]: each eliminated token in turn, and the first and end of the tokens left after it
     reach: np.ndarray  # [n]: probability that a random walk from each token ends at the root
     tasks: np.ndarray  # [depth + 1, 6]: stack of token ranges still to be halved in `_sum`
 
@@ -51,9 +47,9 @@ class Elimination(NamedTuple):
 def load(scores, single, table, exits):
     """Matrix-tree kernel: turn the arc scores of a sentence into weights of the heads of each token.
 
-    table [n, n] gets the weights of tokens as heads, and exits [n] the weights of the root as head. Returns the
-    logarithm of the divisors of the weights, or NaN if scores are more than REACH apart. With a single root, the
-    weights of the root have a separate divisor, because a tree then has exactly one arc from the root."""
+    table [n, n] gets the weights of tokens as heads, and exits [n] the weights of the root as head. The weights of each
+    token are divided by the largest. With a single root, the weights of the root are divided by a number of their own.
+    Returns the logarithm of the product of the divisors, or NaN if scores are more than REACH apart."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -76,11 +72,11 @@ def load(scores, single, table, exits):
 
 @njit(**SUMS)
 def _remove(e, low, high, table, exits, step, opened):
-    """Matrix-tree kernel: eliminate token e, so that the tokens low..high remain.
+    """Matrix-tree kernel: eliminate token e, which leaves the tokens low to high - 1.
 
-    Returns the pivot and the share of the root as head of e. Fills step[low:high] with the shares of the other heads of
-    e. A pivot of zero means that no tree exists; NaN means that a product could underflow. `opened` tells whether a
-    single root is still to be found."""
+    Fills step[low:high] with the shares of the other tokens as heads of e. Returns the pivot, and the share of the root
+    as head of e. A pivot of 0 means that no tree exists, and NaN that a product could underflow. `opened` tells whether
+    a single root is required and still to be found."""
     total = 0.0 if opened else exits[e]
     for h in range(low, high):
         total += table[e, h]
@@ -88,7 +84,7 @@ def _remove(e, low, high, table, exits, step, opened):
         if not opened or exits[e] == 0.0:
             return 0.0, 0.0
         total = exits[e]
-        exits[low:high] = 0.0  # with a single root, a second arc from the root is not allowed
+        exits[low:high] = 0.0  # only e may have the root as its head if a single root is required
     out = exits[e] / total
     least, thinnest = out if out > 0.0 else np.inf, np.inf
     for h in range(low, high):
@@ -108,9 +104,10 @@ def _remove(e, low, high, table, exits, step, opened):
 
 @njit(**SUMS)
 def _expect(k, done, closer, memory, row):
-    """Matrix-tree kernel: fill row [n + 1] with the head marginals of token k, the last remaining token.
+    """Matrix-tree kernel: fill row [n + 1] with the head marginals of token k, after all other tokens were eliminated.
 
-    Returns False if the sum of the unnormalised marginals is out of range."""
+    `done` is the count of eliminated tokens. `closer` is the elimination step of the only token below a single root, or
+    -1 for none. Returns False if the sum of the unnormalised marginals is out of range."""
     reach = memory.reach
     reach[k] = 0.0
     for d in range(done - 1, -1, -1):
@@ -131,10 +128,10 @@ def _expect(k, done, closer, memory, row):
 
 @njit(**PLAIN)
 def _halve(low, high, second, depth, done, closer, single, memory):
-    """Matrix-tree kernel: eliminate the second or the first half of the tokens low..high.
+    """Matrix-tree kernel: eliminate the second or the first half of the tokens low to high - 1.
 
-    Returns the logarithm of the product of pivots, and `closer`. `closer` is the step that eliminated the token below a
-    single root, or -1."""
+    Returns the logarithm of the product of the pivots, and the updated value of `closer`. `closer` is the elimination
+    step of the only token below a single root, or -1 for none."""
     table, exits = memory.tables[depth + 1], memory.exits[depth + 1]
     table[low:high, low:high] = memory.tables[depth, low:high, low:high]
     exits[low:high] = memory.exits[depth, low:high]
@@ -157,8 +154,8 @@ def _halve(low, high, second, depth, done, closer, single, memory):
 def _finish(k, depth, done, closer, with_marginals, memory, marginals):
     """Matrix-tree kernel: the logarithm of the last pivot, or NaN if it is out of range.
 
-    The last pivot belongs to the one remaining token k. If `with_marginals`, also fills the head marginals of token k.
-    """
+    The last pivot belongs to token k, after all other tokens were eliminated. If `with_marginals` is set, fills the
+    head marginals of token k."""
     last = memory.exits[depth, k]
     if with_marginals and last > 0.0 and not _expect(k, done, closer, memory, marginals[k]):
         return np.nan
@@ -169,8 +166,7 @@ def _finish(k, depth, done, closer, with_marginals, memory, marginals):
 def _sum(n, single, with_marginals, memory, marginals):
     """Matrix-tree kernel: the logarithm of the total weight of all dependency trees of a sentence.
 
-    If `with_marginals`, also fills the marginals [n, n + 1] of the heads. The row of a token is filled when the token
-    is the last that remains."""
+    If `with_marginals` is set, fills the head marginals of all tokens, an array of shape [n, n + 1]."""
     if n == 1:
         return _finish(0, 0, 0, -1, with_marginals, memory, marginals)
     tasks = memory.tasks
@@ -211,7 +207,7 @@ def _depths(n):
 def _memory_for(n, space):
     """Matrix-tree kernel: work memory for the elimination of n tokens.
 
-    Tables are contiguous slices of the flat array `space`, for vectorisation."""
+    Tables are contiguous slices of the flat array `space`, so that the compiler can vectorise."""
     depths = _depths(n)
     steps, end = depths * n * n, (depths + 1) * n * n
     tables, exits = space[:steps].reshape(depths, n, n), np.empty((depths, n))
@@ -221,7 +217,7 @@ def _memory_for(n, space):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """Matrix-tree kernel: log-partitions and arc marginals of the given sentences, as in `sums`."""
+    """Matrix-tree kernel: log-partitions and arc marginals of the sentences of one chunk."""
     longest = scores.shape[1] - 1
     space = np.empty((_depths(longest) + 1) * longest**2)
     for b in sentences:
@@ -232,17 +228,17 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
         if not np.isnan(totals[b]):
             totals[b] += _sum(n, single, with_marginals, memory, rows)
         if with_marginals and not totals[b] > -np.inf:
-            rows[:] = 0.0  # no tree exists, so marginals are zero
+            rows[:] = 0.0  # no tree exists, or the total is NaN
 
 
 @njit(parallel=True, **PLAIN)
 def sums(scores, lengths, single, with_marginals, totals, marginals):
-    """Matrix-tree kernel: sums over all dependency trees; fills totals [batch] with log-partitions log Z.
+    """Matrix-tree kernel: sums over all dependency trees; fills totals [batch] with log-partitions.
 
-    A total is NaN if log Z must be computed in log-space. If `with_marginals`, also fills the arc marginals
-    [batch, n + 1, n + 1], which must be zero before."""
+    A total is NaN if it must be computed in log-space. If `with_marginals` is set, fills the arc marginals [batch, n +
+    1, n + 1]. They must be zero at the start."""
     chunks = chunk_count(len(lengths))
-    if chunks == 1:  # starting threads would cost more than it saves
+    if chunks == 1:  # one thread is faster for one chunk
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)
         return
     for c in prange(chunks):

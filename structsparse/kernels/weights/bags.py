@@ -1,12 +1,11 @@
 """Kernels of a weight table with a bag of rows per token: sums of rows, and SGD and AdaGrad updates of rows.
 
-The bag of a token is the set of table rows of its active features. An occurrence is one row in one bag. The gradient of
-the loss with respect to the table is X'R. R holds one residual row per token, and X tells which table rows are in the
-bag of each token. The gradient is applied without being formed. Rows lie scattered in memory, so the cost is cache
-misses. While a token is processed, the rows of a token about `AHEAD` occurrences later are prefetched.
+The bag of a token is the set of table rows of its active features. An occurrence is one row in one bag.
 
-Each thread owns a range of rows and goes over all tokens. So no two threads write the same row, and the result does not
-depend on the number of threads. The rows of a token ascend, as each feature template has a block of rows.
+- The gradient of the loss in the table is X'R. R holds one row of residuals per token, and X tells which table rows are
+  in the bag of each token. The gradient is applied without being stored.
+- Rows lie scattered in memory. They are prefetched about `AHEAD` occurrences in advance.
+- Each thread owns a range of rows and goes over all tokens. The result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from numba.extending import intrinsic
 
 from structsparse.kernels.vectors import prefetch
 
-AHEAD = 96  # number of occurrences by which rows are prefetched in advance
-ROWS_AHEAD = 32  # number of rows by which AdaGrad prefetches in advance; AdaGrad visits each touched row once
+AHEAD = 96  # number of occurrences (rows in bags) by which the prefetch of rows runs ahead
+ROWS_AHEAD = 32  # number of touched rows by which the prefetch of AdaGrad runs ahead
 PLAIN = {"cache": True, "nogil": True}
 
 
@@ -29,7 +28,9 @@ PLAIN = {"cache": True, "nogil": True}
 
 
 def prefetcher(writing: int):
-    """Weight bags kernel: make a function (array, place) that prefetches array[place], to read it or write to it."""
+    """Weight bags kernel: make a function (array, place) that prefetches array[place], to read it or write to it.
+
+    `writing` is 1 to write and 0 to read."""
 
     @intrinsic
     def fetch(typingctx, array, place):
@@ -53,8 +54,7 @@ def _row_fetcher(fetch):
     def fetch_row(flat, start, width):
         """Weight bags kernel: prefetch the first two cache lines and the last cache line of a table row.
 
-        The hardware prefetches the cache lines between.
-        """
+        The processor itself prefetches the cache lines between."""
         fetch(flat, start)
         fetch(flat, start + np.uint64(64 // flat.itemsize))
         fetch(flat, start + width - np.uint64(1))
@@ -65,8 +65,7 @@ def _row_fetcher(fetch):
 def _lanes(formula, count: int):
     """Weight bags kernel: make an operation on `count` consecutive entries of table rows, as one LLVM vector.
 
-    The formula maps one vector per array to the results, which are stored in the first arrays.
-    """
+    The formula maps one vector per array to its results. These are stored in the first arrays, one result per array."""
 
     @intrinsic
     def work(typingctx, arrays, starts, done, numbers):
@@ -104,8 +103,8 @@ def _spread(builder, scalar, vector):
 def on_rows(formula):
     """Weight bags kernel: make a function that applies a formula to whole table rows.
 
-    The function takes flat arrays and the start of a row in each array. For rows of 22 labels, a compiler makes a
-    vector of 16 and then single entries; here there are vectors of 16, 4 and 2."""
+    The function takes flat arrays and the start of a row in each array. Rows of any width are processed as vectors of
+    16, 8, 4, 2 and 1 entries."""
     sixteen, eight, four, two, one = (_lanes(formula, count) for count in (16, 8, 4, 2, 1))
 
     @njit(inline="always")
@@ -139,7 +138,7 @@ def _root(builder, vector):
 
 
 def _adagrad(build, weight, history, gradient, rate, eps):
-    """Weight bags kernel: emit the AdaGrad step of a vector: new weights and new sums of squared gradients."""
+    """Weight bags kernel: emit the AdaGrad step of a vector; returns new weights and new sums of squared gradients."""
     history = build.fadd(history, build.fmul(gradient, gradient))
     step = build.fdiv(build.fmul(rate, gradient), build.fadd(_root(build, history), eps))
     return build.fsub(weight, step), history
@@ -149,7 +148,7 @@ _fetch_entry_to_write = prefetcher(writing=1)
 fetch_row, fetch_row_to_write = _row_fetcher(prefetcher(writing=0)), _row_fetcher(_fetch_entry_to_write)
 _copy_row = on_rows(lambda build, to, row: [row])
 add_row = on_rows(lambda build, to, row: [build.fadd(to, row)])
-# Rows are added one after the other, so that the sum has the same bits if rows of zeros are left out.
+# The rows are added one after the other. A row of zeros then changes no bit of the sum.
 _add_two_rows = on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
 subtract_row = on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
 _adagrad_row = on_rows(_adagrad)
@@ -162,7 +161,7 @@ _adagrad_row = on_rows(_adagrad)
 def prefetch_distance(offsets, token):
     """Weight bags kernel: the number of occurrences from the current row to the row that is prefetched.
 
-    Both rows stand at the same place of their tokens, so both belong to the same feature template and thread."""
+    Both rows have the same index within the bags of their tokens."""
     last = len(offsets) - 1
     tokens = 1 + AHEAD * last // (offsets[last] + 1)
     return offsets[min(token + tokens, last)] - offsets[token]
@@ -170,9 +169,9 @@ def prefetch_distance(offsets, token):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, sums, threads):
-    """Weight bags kernel: sums of bags, sums[token] += the table rows in the bag of the token.
+    """Weight bags kernel: sums of bags; adds to sums[token] the table rows in the bag of the token.
 
-    ids [occurrences], offsets [tokens + 1], table [rows, labels], sums [tokens, labels]"""
+    Arrays: ids [occurrences], offsets [tokens + 1], table [rows, labels], sums [tokens, labels]."""
     width = np.uint64(table.shape[1])
     flat, out = table.reshape(-1), sums.reshape(-1)
     last, tokens = len(ids), len(offsets) - 1
@@ -180,7 +179,7 @@ def total(ids, offsets, table, sums, threads):
         for token in range(tokens * thread // threads, tokens * (thread + 1) // threads):
             ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place = offsets[token]
-            while place + 1 < end:  # adding two rows at once halves the reads and writes of sums
+            while place + 1 < end:  # two rows at once, which halves the reads and writes of `sums`
                 left, right = np.uint64(ids[place]) * width, np.uint64(ids[place + 1]) * width
                 if place + ahead + 1 < last:
                     fetch_row(flat, np.uint64(ids[place + ahead]) * width, width)
@@ -194,8 +193,7 @@ def total(ids, offsets, table, sums, threads):
 def owners(ids: np.ndarray) -> np.ndarray:
     """Weight bags kernel: bounds [threads + 1] of the range of table rows that each thread owns.
 
-    The ranges have about equally many occurrences.
-    """
+    All ranges have about the same number of occurrences in bags."""
     threads = numba.get_num_threads()
     bounds = np.zeros(threads + 1, np.int64)
     bounds[threads] = np.iinfo(np.int32).max
@@ -207,9 +205,10 @@ def owners(ids: np.ndarray) -> np.ndarray:
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, bounds):
-    """Weight bags kernel: SGD step, table[row] -= rate * sum of the residuals of the tokens with the row in the bag.
+    """Weight bags kernel: SGD step; subtracts from each table row rate * the sum of the residuals of its tokens.
 
-    ids [occurrences], offsets [tokens + 1], residuals [tokens, labels], table [rows, labels]"""
+    The tokens of a row are those with the row in their bag. Arrays: ids [occurrences], offsets [tokens + 1], residuals
+    [tokens, labels], table [rows, labels]."""
     width = np.uint64(table.shape[1])
     flat, steps = table.reshape(-1), residuals.reshape(-1)
     last = len(ids)
@@ -230,11 +229,12 @@ def subtract(ids, offsets, residuals, table, rate, bounds):
 
 @njit(**PLAIN)
 def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
-    """Weight bags kernel: add up the gradient of each touched table row in [low, high).
+    """Weight bags kernel: add up the gradient of each touched table row from row `low` to row high - 1.
 
-    Returns the number of touched rows. A row is touched if it is in a bag. sources [touched] is the token if the row is
-    in a single bag, and the gradient is the residual of this token. Otherwise sources is -1 - k, where sums[k] is the
-    gradient."""
+    A row is touched if it is in a bag. Returns the number of touched rows, and fills two arrays with one element per
+    touched row: `rows` with the row, and `sources` with the place of its gradient. The source of a row in a single bag
+    is the token, and the gradient is the token's residual. Otherwise the source is -1 - k, and the gradient is sums[k].
+    """
     width = np.uint64(residuals.shape[1])
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
     last, touched, repeated = len(ids), 0, 0
@@ -266,8 +266,7 @@ def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
 def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, eps):
     """Weight bags kernel: AdaGrad steps of the touched table rows, whose gradients `gather` has collected.
 
-    The kernel resets `slot` to -1.
-    """
+    The elements of `slot` that `gather` has set are set to -1 again."""
     width = np.uint64(table.shape[1])
     weights, history = table.reshape(-1), squares.reshape(-1)
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
@@ -291,8 +290,8 @@ def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, ep
 def adagrad(ids, offsets, residuals, table, squares, rate, eps, bounds, slot):
     """Weight bags kernel: AdaGrad step of a weight table, on touched rows only.
 
-    squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps). slot (int32 [rows]) is the index of a row
-    among the touched rows; it is all -1 before and after a call."""
+    Adds gradient^2 to `squares`, then subtracts rate * gradient / (sqrt(squares) + eps) from `table`. slot (int32
+    [rows]) is work memory; all its elements must be -1."""
     for thread in prange(len(bounds) - 1):
         low, high = bounds[thread], bounds[thread + 1]
         most = 0

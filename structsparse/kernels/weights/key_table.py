@@ -1,9 +1,9 @@
 """Kernels of a key table: a hash table of weights by 64-bit feature keys, with open addressing.
 
-The high bits of a key give the first slot to try; the low half of the key is the tag that the slot stores. Tag and
-weight lie side by side, so a look-up costs one cache miss, or none if the slot has been prefetched in time. A separate
-array gives the row of each slot; rows hold the full keys and all other data of features. Updates compare full keys, but
-look-ups compare tags only: with 2^32 tags, one look-up in billions is wrong.
+- The high bits of a key give the first slot to try. The low half of the key is its tag, which the slot stores.
+- Tag and weight lie side by side: a look-up costs at most one cache miss.
+- A separate array gives the row of each slot. Rows hold the full keys and all other data of features.
+- Updates compare full keys. Look-ups compare tags only, and one look-up in billions is wrong.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from numba import njit
 from structsparse.kernels.logspace import PLAIN
 from structsparse.kernels.weights.bags import prefetcher
 
-LEAST = 1024  # slots of the smallest table
-LOAD = 0.4  # largest share of slots in use; in a fuller table, look-ups would probe several slots
-SPARE = 1.5  # room of a new table, as a multiple of the rows that it holds
-AHEAD = 16  # number of keys by which slots are prefetched in advance
+LEAST = 1024  # number of slots of the smallest table
+LOAD = 0.4  # largest share of slots in use; in a fuller table, look-ups would try more slots
+SPARE = 1.5  # number of rows that a new table has room for, as a multiple of its rows
+AHEAD = 16  # number of keys by which the prefetch of slots runs ahead
 _ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 fetch, fetch_to_write = prefetcher(writing=0), prefetcher(writing=1)
 
 
 class Slots(NamedTuple):
-    """Key table kernels: slots of a hash table; slot i has the tag tags[2 * i] and the weight weights[2 * i + 1].
+    """Key table kernels: slots of a hash table.
 
-    The tag of an empty slot is 0.
-    """
+    Slot i has the tag tags[2 * i] and the weight weights[2 * i + 1]. The tag of an empty slot is 0."""
 
-    tags: np.ndarray  # uint32 [2 * slots]
-    weights: np.ndarray  # float32 [2 * slots], the same memory as `tags`
-    rows: np.ndarray  # int32 [slots] row of each slot in use
+    tags: np.ndarray  # uint32 [2 * slots]: tags at the even indices
+    weights: np.ndarray  # float32 [2 * slots]: weights at the odd indices; the same memory as `tags`
+    rows: np.ndarray  # int32 [slots]: table row of each slot in use
     count: np.uint64  # number of slots
 
 
@@ -51,7 +50,7 @@ def room(slots: Slots) -> int:
 
 @njit(inline="always")
 def first_slot(slots, key):
-    """Key table kernel: the first slot to try for a key, the high half of the key scaled to the number of slots."""
+    """Key table kernel: the first slot to try for a key: the high half of the key, scaled to the number of slots."""
     return ((key >> _HALF) * slots.count) >> _HALF
 
 
@@ -63,14 +62,14 @@ def _next(slots, i):
 
 @njit(inline="always")
 def tag_of(key):
-    """Key table kernel: the tag of a key, which is the low half of the key, with 1 in place of 0."""
+    """Key table kernel: the tag of a key, which is the low half of the key, or 1 if this is 0."""
     low = np.uint32(key & _LOW)
     return np.uint32(low + (low == 0))
 
 
 @njit(inline="always")
 def weigh(slots, key):
-    """Key table kernel: look up the weight of a key; 0 if the table has no such key."""
+    """Key table kernel: look up the weight of a key, or 0 if the table has no such key."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
         tag_there = slots.tags[i << _ONE]
@@ -83,7 +82,7 @@ def weigh(slots, key):
 
 @njit(inline="always")
 def fetch_row(slots, key):
-    """Key table kernel: prefetch the first slot of a key, and the row number of the slot, for writing."""
+    """Key table kernel: prefetch the first slot of a key, and the row of this slot, for writing."""
     i = first_slot(slots, key)
     fetch_to_write(slots.tags, i << _ONE)
     fetch_to_write(slots.rows, i)
@@ -93,7 +92,7 @@ def fetch_row(slots, key):
 def find(slots, keys, key):
     """Key table kernel: find the slot of a key, or else the empty slot for the key.
 
-    Also returns whether the key is present. keys [rows] holds the full key of each row."""
+    Returns the slot, and whether the key is present. keys [rows] holds the full key of each row."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
         tag_there = slots.tags[i << _ONE]
@@ -106,13 +105,13 @@ def find(slots, keys, key):
 
 @njit(**PLAIN)
 def put(slots, i, key, row):
-    """Key table kernel: put a key and its row number in slot i."""
+    """Key table kernel: store the tag of a key and its row in slot i."""
     slots.tags[i << _ONE], slots.rows[i] = tag_of(key), row
 
 
 @njit(**PLAIN)
 def fill(slots, keys, table):
-    """Key table kernel: insert distinct keys [rows] and the weights `table` [rows] into an empty hash table."""
+    """Key table kernel: insert distinct keys [rows] and their weights, `table` [rows], into an empty hash table."""
     for row in range(len(keys)):
         if row + AHEAD < len(keys):
             fetch_row(slots, keys[row + AHEAD])
@@ -125,7 +124,7 @@ def fill(slots, keys, table):
 
 @njit(**PLAIN)
 def pour(slots, table):
-    """Key table kernel: copy the weights of rows, `table` [rows], to the slots in use of the hash table."""
+    """Key table kernel: copy the weight of each row, `table` [rows], to its slot in the hash table."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             slots.weights[2 * i + 1] = table[slots.rows[i]]
@@ -133,7 +132,7 @@ def pour(slots, table):
 
 @njit(**PLAIN)
 def collect(slots, table):
-    """Key table kernel: copy the weights of the slots in use of the hash table to `table` [rows]."""
+    """Key table kernel: copy the weight of each slot in use of the hash table to its row in `table` [rows]."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             table[slots.rows[i]] = slots.weights[2 * i + 1]
@@ -141,6 +140,6 @@ def collect(slots, table):
 
 @njit(**PLAIN)
 def look_up(slots, keys, results):
-    """Key table kernel: look up the weights of many keys in the hash table; results [keys] is 0 for absent keys."""
+    """Key table kernel: look up the weights of many keys in the hash table; fills results [keys], 0 for absent keys."""
     for k in range(len(keys)):
         results[k] = weigh(slots, keys[k])

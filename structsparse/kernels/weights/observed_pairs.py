@@ -1,8 +1,10 @@
 """Kernels of sparse weight tables with one weight per observed (feature, label) pair: pairs, sums, gradients.
 
-A row is a feature. Row r has the pairs offsets[r] : offsets[r + 1], with offsets int64 [rows + 1]. labels [pairs] holds
-the label of each pair. A living row has a nonzero weight. The bag of a token holds the rows of its features; ids and
-offsets [tokens + 1] of bags list the rows token by token. An occurrence is one row in one bag.
+- A row is a feature. The pairs of row r are those from offsets[r] to offsets[r + 1] - 1. labels [pairs] holds the label
+  of each pair.
+- A living row has a nonzero weight.
+- The bag of a token holds the rows of its features. An occurrence is one row in one bag.
+- The bags of all tokens are in the array `ids`. `offsets` [tokens + 1] tells where each bag begins.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from numba import njit
 
 from structsparse.kernels.weights.bags import PLAIN, add_row, fetch_row
 
-AHEAD = 48  # number of occurrences by which rows are prefetched in advance
-FREQUENT = 32  # from this number of occurrences on, a row is frequent; the sums of all frequent rows fit the CPU cache
-WORD = 64  # bits of a mask, one bit per label
+AHEAD = 48  # number of occurrences (rows in bags) by which the prefetch runs ahead
+FREQUENT = 32  # a row is frequent if it occurs in at least this number of bags
+WORD = 64  # number of bits of an integer that is a mask of labels
 
 
 # --- search for the observed pairs
@@ -22,10 +24,9 @@ WORD = 64  # bits of a mask, one bit per label
 
 @njit(**PLAIN)
 def mark(ids, offsets, gold, seen):
-    """Observed pairs kernel: mark each (row, label) pair of a token that has the row in its bag and the gold label.
+    """Observed pairs kernel: mark each pair of a row in the bag of a token and the gold label of this token.
 
-    Bit `label` of seen [rows, words] (uint64) is set.
-    """
+    Row r of `seen` (uint64 [rows, words]) is a bit mask of labels. Sets the bit of the gold label."""
     for token in range(len(gold)):
         word, bit = gold[token] // WORD, np.uint64(1) << np.uint64(gold[token] % WORD)
         for place in range(offsets[token], offsets[token + 1]):
@@ -34,7 +35,9 @@ def mark(ids, offsets, gold, seen):
 
 @njit(**PLAIN)
 def count(seen, counts):
-    """Observed pairs kernel: counts [rows] += number of labels observed with each row, from the bits of `seen`."""
+    """Observed pairs kernel: count the labels observed with each row, from the bit masks `seen`.
+
+    The numbers are added to counts [rows]."""
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
             bits = seen[row, word]
@@ -45,7 +48,9 @@ def count(seen, counts):
 
 @njit(**PLAIN)
 def spell(seen, labels):
-    """Observed pairs kernel: labels [pairs] = the labels observed with each row, ascending, row after row."""
+    """Observed pairs kernel: list the labels observed with each row, from the bit masks `seen`.
+
+    labels [pairs] gets the labels in ascending order, row after row."""
     place = 0
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
@@ -60,10 +65,10 @@ def spell(seen, labels):
 
 @njit(**PLAIN)
 def by_row(ids, offsets, counts, starts, tokens):
-    """Observed pairs kernel: invert the bags, to the tokens at which each row is active.
+    """Observed pairs kernel: invert the bags, which gives the tokens at which each row is active.
 
     The tokens of a row are tokens[starts[row] : starts[row + 1]], ascending. counts [rows] is the number of tokens of
-    each row; a row with 0 is skipped."""
+    each row. Rows with a count of 0 are skipped, even if bags contain them."""
     starts[0] = 0
     for row in range(len(counts)):
         starts[row + 1] = starts[row] + counts[row]
@@ -81,10 +86,9 @@ def by_row(ids, offsets, counts, starts, tokens):
 
 @njit(**PLAIN)
 def number_living(values, offsets, numbers):
-    """Observed pairs kernel: number the living rows, which have a nonzero weight; returns the highest number.
+    """Observed pairs kernel: number the living rows, which have a nonzero weight; returns their count.
 
-    numbers [rows] counts from 1, and is 0 for other rows. values [pairs] are the weights.
-    """
+    numbers [rows] gets 1, 2, ... for living rows, and 0 for other rows. values [pairs] are the weights."""
     living = 0
     for row in range(len(numbers)):
         lives = False
@@ -99,9 +103,8 @@ def number_living(values, offsets, numbers):
 def lay_out(values, offsets, labels, numbers, table):
     """Observed pairs kernel: copy the weights of the living rows to a dense table [living + 1, labels].
 
-    The table is zero before. values [pairs] are the weights, and numbers [rows] the rows of the dense table, 0 for
-    none.
-    """
+    The table must be zero. values [pairs] are the weights. numbers [rows] is the index of each row in the dense table,
+    or 0 for none."""
     for row in range(len(numbers)):
         if numbers[row]:
             for place in range(offsets[row], offsets[row + 1]):
@@ -110,10 +113,9 @@ def lay_out(values, offsets, labels, numbers, table):
 
 @njit(**PLAIN)
 def total(ids, offsets, numbers, table, sums):
-    """Observed pairs kernel: sums of bags, sums [tokens, labels] += the rows of the dense table that `lay_out` fills.
+    """Observed pairs kernel: sums of bags; adds to sums [tokens, labels] the rows of the dense table of `lay_out`.
 
-    The rows of each token are added in ascending order.
-    """
+    The rows of each token are added in ascending order."""
     width = np.uint64(table.shape[1])
     flat, out = table.reshape(-1), sums.reshape(-1)
     for token in range(len(offsets) - 1):
@@ -124,15 +126,15 @@ def total(ids, offsets, numbers, table, sums):
                 add_row(width, (out, flat), (here, np.uint64(number) * width), ())
 
 
-# --- the gradient: residuals [tokens, labels] summed over the tokens of each row, then read at the labels of the row
+# --- the gradient: residuals are summed over the tokens of each row, then read at the labels of the row
 
 
 @njit(**PLAIN)
 def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
     """Observed pairs kernel: gradient of the loss with respect to pair weights, for a few sentences.
 
-    For each token and each row in its bag, gradient [pairs] += the residual of the token at the label of the pair.
-    """
+    For each token and each row in its bag, adds the residual of the token at the label of each pair to gradient
+    [pairs]."""
     for token in range(len(offsets) - 1):
         residual = residuals[token]
         for k in range(offsets[token], offsets[token + 1]):
@@ -144,8 +146,8 @@ def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
 def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gradient):
     """Observed pairs kernel: gradient of the loss with respect to pair weights of frequent rows.
 
-    Residuals are added token after token. The sums of frequent rows stay in the CPU cache. ids[offsets[token] :
-    offsets[token + 1]] are the frequent rows active at a token, as indices into `rows`."""
+    Residuals are added token after token, because the sums of frequent rows stay in the CPU cache. The frequent rows of
+    a token are ids[offsets[token] : offsets[token + 1]], as indices into `rows`."""
     width = np.uint64(residuals.shape[1])
     table = np.zeros((len(rows), residuals.shape[1]), residuals.dtype)
     flat, sums = residuals.reshape(-1), table.reshape(-1)
@@ -162,9 +164,7 @@ def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gr
 def gradient_of_rare(starts, tokens, residuals, pair_offsets, labels, gradient):
     """Observed pairs kernel: gradient of the loss with respect to pair weights of rare rows.
 
-    Residuals are added row after row. `starts` and `tokens` give the tokens at which each row is active, as `by_row`
-    computes them.
-    """
+    Residuals are added row after row. `starts` and `tokens` come from `by_row`."""
     width = np.uint64(residuals.shape[1])
     flat, sums = residuals.reshape(-1), np.empty(residuals.shape[1], residuals.dtype)
     last = len(tokens)

@@ -1,14 +1,13 @@
 """Kernels of scaled weight tables, with one factor per group of rows, so that a group lasso prox costs O(groups).
 
-Group g is a block of consecutive rows of a table W and has the weights factors[g] * W[rows of g]. The squared norm
-`squares[g]` of the weights is kept up to date. So the shrinkage of a group takes two multiplications, whatever the size
-of the group.
+Group g is a block of consecutive rows of a table W. Its weights are factors[g] * W[rows of g].
 
-A step lists the rows that it touches in touched[rows[g]:]; counts[g] is the number of listed rows. When the prox sets a
-group to zero, the listed rows are set to zero. If the list is as long as the group, all rows of the group count as
-touched, so zeroing costs no more than touching. doubt[g] bounds the rounding error of squares[g]; if the bound gets too
-large, the norm is computed from the rows. Each thread has whole groups, so the result does not depend on the number of
-threads.
+- The prox changes the factor and the squared norm of a group, squares[g], but not its rows.
+- doubt[g] is an upper bound of the rounding error of squares[g]. If it gets too large, the norm is computed from the
+  rows.
+- The rows of group g that a step touches are listed in `touched` from index rows[g] on, and counts[g] counts them. When
+  the prox sets a group to zero, only these rows are set to zero. A list as long as the group stands for all its rows.
+- Each thread has whole groups. The result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from structsparse.kernels.weights.bags import (
 )
 
 WALK = 8  # number of groups that `_group` tries one by one before a binary search
-SMALL = 2.0**-60  # factors below this are multiplied into the rows, long before 1 / factor overflows in float32
-DOUBT = 1e-10  # largest relative rounding error of a squared norm; reached only after thousands of steps
+SMALL = 2.0**-60  # smaller factors are multiplied into the rows, before 1 / factor can overflow
+DOUBT = 1e-10  # largest accepted relative rounding error of a squared norm
 EPS = 2.0**-52  # relative rounding error of a float64 operation
 PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 
@@ -63,10 +62,10 @@ def _group(rows, group, row):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, factors, rows, sums, threads):
-    """Scaled weights kernel: sums of bags, sums[token] += the rows of the token, each times the factor of its group.
+    """Scaled weights kernel: sums of bags; adds to sums[token] its rows, each times the factor of its group.
 
-    ids [occurrences], offsets [tokens + 1], table [rows, labels], factors [groups], rows [groups + 1] where each group
-    begins, sums [tokens, labels]"""
+    Arrays: ids [occurrences], offsets [tokens + 1], table [rows, labels], factors [groups], sums [tokens, labels]. rows
+    [groups + 1] has the first row of each group."""
     width = np.uint64(table.shape[1])
     flat, out, kind = table.reshape(-1), sums.reshape(-1), table.dtype.type
     last, tokens = len(ids), len(offsets) - 1
@@ -91,21 +90,19 @@ def total(ids, offsets, table, factors, rows, sums, threads):
 
 
 def owners(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Scaled weights kernel: row bounds [threads + 1] of the groups of each thread.
+    """Scaled weights kernel: bounds [threads + 1] of the range of table rows that each thread owns.
 
-    Threads have about equally many occurrences of rows in bags.
-    """
+    Each range consists of whole groups. All ranges have about the same number of occurrences in bags."""
     bounds = bags.owners(ids)
     bounds[1:-1] = rows[np.searchsorted(rows[:-1], bounds[1:-1]).clip(max=len(rows) - 2)]
     return bounds
 
 
-@njit(inline="always")  # inlined, as a call per row would pass a dozen arrays
+@njit(inline="always")  # inlined, because a call for each row would pass a dozen arrays
 def _change_row(flat, steps, start, source, width, rate, group, row, factors, squares, doubt, rows, touched, counts):
-    """Scaled weights kernel: update one row, W[row] -= rate / factor * residual.
+    """Scaled weights kernel: update one row of the table W; subtracts rate / factor * residual from it.
 
-    The squared norm, its error bound and the list of touched rows of the group are updated, too.
-    """
+    Updates the squared norm, its error bound and the list of touched rows of the group as well."""
     factor = factors[group]
     begin, end = np.intp(start), np.intp(start + width)
     before = vectors.square_sum(flat, begin, end, ())
@@ -120,10 +117,10 @@ def _change_row(flat, steps, start, source, width, rate, group, row, factors, sq
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows, touched, counts, bounds):
-    """Scaled weights kernel: SGD step factors * W -= rate * X'R on the touched rows only.
+    """Scaled weights kernel: SGD step on the touched rows only; subtracts rate * X'R from the weights.
 
-    X tells which rows are in the bag of each token. ids [occurrences], offsets [tokens + 1], residuals R [tokens,
-    labels], table W [rows, labels]; the other arguments are described at the head of this file."""
+    R is residuals [tokens, labels], and X tells which rows are in the bag of each token. Other arrays: ids
+    [occurrences], offsets [tokens + 1], table [rows, labels], and those described at the head of this file."""
     width = np.uint64(table.shape[1])
     flat, steps = table.reshape(-1), residuals.reshape(-1)
     last = len(ids)
@@ -152,8 +149,8 @@ def adagrad(
 ):
     """Scaled weights kernel: AdaGrad step with one step size per group of rows, on the touched rows only.
 
-    history[g] += |gradient of g|^2; factors * W -= lr * gradient / (sqrt(history[g]) + eps). slot (int32 [rows]) is
-    work memory, all -1 before and after a call."""
+    Adds the squared norm of the gradient of group g to history[g]. Then subtracts lr * gradient / (sqrt(history[g]) +
+    eps) from the weights of the group. slot (int32 [rows]) is work memory; all its elements must be -1."""
     width = np.uint64(table.shape[1])
     flat, residual_flat = table.reshape(-1), residuals.reshape(-1)
     for thread in prange(len(bounds) - 1):
@@ -186,7 +183,7 @@ def adagrad(
 
 @njit(**PLAIN)
 def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
-    """Scaled weights kernel: group lasso prox, which shortens group g by thresholds[g] or sets it to zero."""
+    """Scaled weights kernel: group lasso prox, which reduces the norm of group g by thresholds[g], at most to zero."""
     flat, width = table.reshape(-1), table.shape[1]
     for g in range(thresholds.size):
         threshold = thresholds[g]
@@ -216,7 +213,7 @@ def measure(flat, width, g, factors, squares, doubt, rows):
 
 @njit(**PLAIN)
 def fold(flat, width, g, factors, squares, doubt, rows):
-    """Scaled weights kernel: multiply the factor of group g into the rows of the group, and set the factor to 1."""
+    """Scaled weights kernel: multiply the factor of group g into the rows of the group, then set the factor to 1."""
     if factors[g] != 1:
         vectors.multiply(flat, rows[g] * width, rows[g + 1] * width, (flat.dtype.type(factors[g]),))
         factors[g] = 1.0
@@ -225,7 +222,7 @@ def fold(flat, width, g, factors, squares, doubt, rows):
 
 @njit(**PLAIN)
 def fold_all(table, factors, squares, doubt, rows):
-    """Scaled weights kernel: multiply the factors of all groups into the rows, and set the factors to 1."""
+    """Scaled weights kernel: multiply the factors of all groups into the rows, then set the factors to 1."""
     for g in range(factors.size):
         fold(table.reshape(-1), table.shape[1], g, factors, squares, doubt, rows)
 

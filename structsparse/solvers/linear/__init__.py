@@ -1,4 +1,4 @@
-"""Sparse linear models solved to a duality gap by proximal Newton with working sets: `fit_linear`."""
+"""Fits sparse linear models by proximal Newton with working sets, up to a given duality gap: `fit_linear`."""
 
 from structsparse.solvers.linear.fit import LinearFit, critical_strength, fit_linear
 

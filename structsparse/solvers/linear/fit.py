@@ -1,18 +1,14 @@
 """`fit_linear`: sparse linear models by proximal Newton with working sets, to a certified duality gap.
 
- minimise over w and b:  (1/N) sum_i loss(y_i, x_i w + b)  +  strength * Omega(w)  +  1/2 sum_j quadratic_j w_j^2
+ minimise over w and b:  (1/N) sum_i loss(y_i, x_i w + b)  +  strength * penalty(w)  +  1/2 sum_j quadratic_j w_j^2
 
-Omega is the penalty of the N items' weights w, and b is the intercept. The loss is log(1 + exp(-y f)) for y in {-1, +1}
-("logistic") or (f - y)^2 / 2 ("squared"), at the score f.
+- w are the weights of the features, b is the intercept, and quadratic_j is the ridge coefficient of feature j.
+- Item i of the N items has the features x_i, the target y_i and the score f = x_i w + b.
+- The loss is log(1 + exp(-y f)) with y in {-1, +1} ("logistic"), or (f - y)^2 / 2 ("squared").
+- The duality gap is an upper bound of the objective minus its minimum.
 
-The gap is the objective minus the dual objective of a feasible dual point. No weights have an objective that is lower
-by more than the gap. A dual point is feasible only if it is orthogonal to the free features, such as the intercept. A
-Newton step along the free features makes the derivatives of the loss orthogonal, up to rounding. The result stays in
-the domain of the dual once the free features fit well.
-
-The method follows three papers: Johnson and Guestrin 2015 (working sets by distance), Ndiaye et al. 2017 (gap-safe
-screening), Massias et al. 2020 (both for losses other than squared). For the curvature of a block see
-`kernels.solvers.linear_newton`."""
+The method combines working sets (Johnson and Guestrin 2015) with gap-safe screening (Ndiaye et al. 2017), extended to
+losses other than squared (Massias et al. 2020)."""
 
 from __future__ import annotations
 
@@ -29,19 +25,19 @@ from structsparse.kernels.solvers.linear_problem import LinearProblem
 from structsparse.penalties import Penalty
 from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers, shape_of
 
-FREE = 1000  # largest number of free features (no penalty, no quadratic): a dual point costs the square of this number
-FIRST = 60  # number of blocks in the first working set
-GROWTH = 2  # size of a working set, as a multiple of the number of nonzero blocks
-INNER = 0.2  # gap to which a working set is solved, as a share of the gap over all blocks
+FREE = 1000  # largest number of features with neither penalty nor ridge
+FIRST = 60  # number of feature blocks in the first working set
+GROWTH = 2  # number of blocks in a working set, divided by the number of nonzero blocks
+INNER = 0.2  # duality gap to which a working set is solved, as a share of the gap over all blocks
 ROUNDS = 100  # largest number of Newton rounds for one working set
-STALLED = 10  # number of successive working sets without a better objective or dual bound after which the search ends
+STALLED = 10  # the search ends after more than this number of successive working sets without progress
 
 
 @dataclass
 class LinearFit:
     """The result of `fit_linear`: a fitted sparse linear model with its certified duality gap.
 
-    The gap is relative to the objective at zero weights and the best intercept."""
+    The gap is divided by the objective of the model that has only an intercept."""
 
     weights: Tensor  # float64 [features], the weight of each feature
     intercept: float
@@ -50,8 +46,8 @@ class LinearFit:
     converged: bool  # whether the gap is within the tolerance
     iterations: int  # number of working sets solved
     passes: int  # number of coordinate descent passes over working sets
-    groups: Tensor  # int64, the nonzero groups of the penalty, or the nonzero features if there are no groups
-    history: list[float] = field(repr=False)  # the gap before each working set, and at the end
+    groups: Tensor  # int64, indices of the nonzero groups; of the nonzero features if there are no groups
+    history: list[float] = field(repr=False)  # the duality gap before each working set, and at the end
 
 
 def fit_linear(
@@ -67,9 +63,9 @@ def fit_linear(
 ) -> LinearFit:
     """Fit a sparse linear model to X [items, features] and y [items], to a relative duality gap of `tolerance`.
 
-    X is sparse or dense. The search stops earlier, with `converged` false, after `iterations` working sets or when only
-    rounding errors remain. `start` is another fit, or a pair of weights and intercept. `quadratic` [features] holds the
-    coefficients of a ridge; None means no ridge."""
+    X may be sparse or dense. `start` is another fit, or a pair of weights and intercept. `quadratic` [features] holds
+    ridge coefficients; None means no ridge. The search ends without convergence after `iterations` working sets, or
+    when it makes no more progress."""
     if not (isinstance(tolerance, int | float) and 0 < tolerance < np.inf):
         raise UserError(f"the tolerance of fit_linear is {tolerance!r}, expected a finite number above 0")
     blocks = make_blocks(penalty, _features(X))
@@ -81,7 +77,7 @@ def fit_linear(
 
 
 def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept: bool = True) -> float | None:
-    """The smallest strength at which a linear fit has all penalised weights at zero; None if there is none."""
+    """The smallest penalty strength at which all penalised weights of a linear fit are zero; None if unknown."""
     blocks = make_blocks(penalty, _features(X), strength=1.0)
     search = _WorkingSets(make_problem(X, y, blocks, loss, intercept, None), intercept)
     if len(search.free) < len(search.unpenalised):
@@ -96,7 +92,7 @@ def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept:
 class _WorkingSets:
     """Working-set search of `fit_linear`: weights (the intercept last), scores, dual bound and candidate blocks.
 
-    Gap-safe screening removes blocks from the candidates. The bound is the best dual objective so far."""
+    Candidates are the feature blocks that may be nonzero at the optimum. The dual bound is the best dual objective."""
 
     def __init__(self, problem: LinearProblem, intercept: bool):
         self.problem, self.intercept = problem, intercept
@@ -104,7 +100,7 @@ class _WorkingSets:
         first = problem.members[problem.bounds[:-1]]
         unpenalised = (problem.cut == 0) & (problem.reach == 0)
         self.unpenalised = self.blocks[unpenalised]
-        # a dual point must be orthogonal to these features, which have neither penalty nor ridge
+        # features with neither penalty nor ridge; a feasible dual point is orthogonal to their columns
         self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]
         if len(self.free) > FREE:
             raise UserError(
@@ -122,9 +118,7 @@ class _WorkingSets:
         self._unscreen()
 
     def begin(self, start: np.ndarray | None) -> None:
-        """Start `fit_linear`: fit the intercept at zero weights, then the free features, or take the weights `start`.
-
-        The objective at zero weights and the best intercept is the unit of the gap."""
+        """Start `fit_linear` at the weights `start`, or fit first only the features with neither penalty nor ridge."""
         if self.intercept:
             self._solve(self.blocks[-1:], 0.0)
         objective = self._objective()
@@ -136,9 +130,9 @@ class _WorkingSets:
             self._solve(self.free, 0.0)
 
     def done(self, tolerance: float) -> bool:
-        """Whether `fit_linear` is done: the gap is within the tolerance, or progress has stalled.
+        """Whether `fit_linear` is done: the duality gap is within the tolerance, or the search makes no progress.
 
-        Each call computes the gap, and thereby updates the screening and the distances of the blocks."""
+        Each call recomputes the duality gap and screens blocks."""
         gap = self._gap()
         if gap <= tolerance * self.unit and self._is_indirect():
             self._unscreen()
@@ -148,7 +142,7 @@ class _WorkingSets:
         return gap <= tolerance * self.unit or self.idle > STALLED
 
     def step(self, tolerance: float) -> None:
-        """Fit one working set, the blocks that are nearest to being nonzero, to a share of the current gap."""
+        """Fit the weights of one working set: the nonzero blocks and the blocks nearest to becoming nonzero."""
         before, gap = self.history[-2:-1], self.history[-1]
         if before and gap > before[0] / 2:
             self.least *= 2
@@ -180,9 +174,9 @@ class _WorkingSets:
         )
 
     def _gap(self) -> float:
-        """The duality gap of `fit_linear` over all blocks; also screens blocks.
+        """Compute the duality gap of `fit_linear` over all blocks, and remove blocks that must be zero.
 
-        Each call updates the gradient at the dual point and the distance of each block from becoming nonzero."""
+        Each call updates the gradient and the distance of each block from becoming nonzero."""
         problem, candidates = self.problem, self.candidates
         objective = self._objective()
         self._make_orthogonal()
@@ -198,37 +192,36 @@ class _WorkingSets:
         return max(objective - self.bound, 0.0)
 
     def _is_indirect(self) -> bool:
-        """Whether the duality gap of `fit_linear` relies on screening or on an earlier dual point."""
+        """Whether the duality gap of `fit_linear` ignores screened blocks or comes from an earlier dual point."""
         return len(self.candidates) < len(self.blocks) or self.bound > self.latest
 
     def _unscreen(self) -> None:
-        """Make all blocks candidates of `fit_linear` again, and drop the dual bound."""
+        """Undo the screening of `fit_linear`: all blocks become candidates, and the dual bound is reset."""
         self.candidates, self.bound = self.blocks, -np.inf
 
     def _objective(self) -> float:
-        """The objective of `fit_linear`; also updates the first and second derivatives of the loss."""
+        """Compute the objective of `fit_linear`, and update the first and second derivatives of the loss."""
         loss = kernels.total_loss(self.problem, self.scores, self.slope, self.curvature)
         return loss + kernels.penalty_value(self.problem, self.w, self.candidates)
 
     def _make_orthogonal(self) -> None:
-        """Make the dual point of `fit_linear` orthogonal to the free features, by two Newton steps.
+        """Make the dual point of `fit_linear` orthogonal to the features with neither penalty nor ridge.
 
-        The dual point is the vector of derivatives of the loss with respect to the scores. The second step removes the
-        rounding errors of the first."""
+        The dual point is the vector of derivatives of the loss with respect to the scores."""
         for _ in range(2 if self.basis.shape[1] else 0):
             curved = self.curvature[:, None] * self.basis
             move = np.linalg.lstsq(self.basis.T @ curved, self.basis.T @ self.slope, rcond=None)[0]
             self.slope -= curved @ move
 
     def _solve(self, chosen: np.ndarray, goal: float) -> None:
-        """Fit the chosen blocks of the linear model, to a duality gap of `goal`."""
+        """Fit the weights of the chosen blocks of the linear model, up to a duality gap of `goal`."""
         part, features = kernels.restrict(self.problem, chosen)
         w = self.w[features]
         self.passes += solve(part, w, self.scores, goal, ROUNDS)
         self.w[features] = w
 
     def _rescore(self) -> None:
-        """Recompute the scores of the linear fit from the weights, which removes accumulated rounding errors."""
+        """Recompute the scores of the linear fit from the weights, to remove accumulated rounding errors."""
         self.scores[:] = 0
         kernels.add_columns(self.problem, self.w, self.blocks, self.scores)
 
@@ -242,15 +235,13 @@ class _WorkingSets:
 
 
 def _features(X) -> int:
-    """The number of columns of the data matrix X of a linear fit; 0 if X is not a matrix.
-
-    `make_problem` raises the error for such an X."""
+    """The number of columns of the data matrix X of a linear fit; 0 if X is not a matrix."""
     shape = shape_of(X)
     return int(shape[1]) if len(shape) == 2 else 0
 
 
 def _checked_start(start, features: int, intercept: bool) -> np.ndarray | None:
-    """The checked initial weights of a linear fit, with the intercept appended; None for zeros."""
+    """Check the initial weights of a linear fit, and append the intercept; None if no weights are given."""
     if start is None:
         return None
     if isinstance(start, LinearFit):

@@ -13,27 +13,26 @@ from structsparse.kernels.solvers.linear_problem import LinearProblem, compress
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, Penalty, SparseGroupLasso, SquaredL2
 
 LOSSES = ("logistic", "squared")
-# penalty classes that are supported, without their subclasses
+# the supported penalty classes; subclasses are not supported
 KINDS = (L1, ElasticNet, SquaredL2, NoPenalty, GroupLasso, SparseGroupLasso)
 
 
 class FeatureBlocks(NamedTuple):
-    """Blocks of features in a linear problem: cut[g] * |w_g|_1 + reach[g] * |w_g|_2 is the penalty of block g.
+    """Blocks of features in a linear problem; block g has the features members[bounds[g]:bounds[g + 1]].
 
-    Block g has the features members[bounds[g]:bounds[g + 1]] with the weights w_g. A feature that shares no norm with
-    other features is a block of one feature. So a block with reach[g] > 0 has several features."""
+    With the weights w_g of block g, the penalty is cut[g] * |w_g|_1 + reach[g] * |w_g|_2."""
 
     members: np.ndarray
     bounds: np.ndarray
     cut: np.ndarray
     reach: np.ndarray
-    ridge: np.ndarray  # [features], coefficients of w_j^2 / 2
+    ridge: np.ndarray  # array [features], coefficient of half the square of each weight
 
 
 def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadratic) -> LinearProblem:
     """The linear problem for the kernels, from data, penalty blocks and loss.
 
-    The intercept is appended as an unpenalised feature, a column of ones."""
+    The intercept becomes the last feature, unpenalised and equal to 1 for all items."""
     columns = checked_columns(X)
     items, features = columns.shape
     targets = _checked_targets(y, items, loss)
@@ -49,7 +48,7 @@ def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadra
 
 
 def make_blocks(penalty: Penalty, features: int, strength=None) -> FeatureBlocks:
-    """The penalty of a linear problem as feature blocks, at the given strength or by default the penalty's strength."""
+    """The penalty of a linear problem as feature blocks; `strength` overrides the strength of the penalty."""
     if type(penalty) not in KINDS:
         names = ", ".join(kind.__name__ for kind in KINDS)
         raise UserError(f"fit_linear does not support {type(penalty).__name__}, expected one of {names}")
@@ -62,7 +61,7 @@ def make_blocks(penalty: Penalty, features: int, strength=None) -> FeatureBlocks
 
 
 def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:
-    """The penalty weight of each feature of a linear problem, for a penalty that is a sum over entries: [features]."""
+    """The penalty weight of each feature of a linear problem (array [features]), for penalties without groups."""
     if penalty.weights is None:
         return np.ones(features)
     weights = penalty.weights.detach().cpu().double().numpy().reshape(-1)
@@ -74,12 +73,12 @@ def _entry_weights(penalty: Penalty, features: int) -> np.ndarray:
 def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> FeatureBlocks:
     """The feature blocks of a group lasso in a linear problem.
 
-    Each group of several features is a block, and each other feature is a block of one feature."""
+    Each penalised group of several features is a block. Every other feature is a block of its own."""
     groups = penalty.groups
     if groups.shape not in ((features,), (features, 1)):
         raise UserError(f"the groups are of {groups.parameter} {tuple(groups.shape)}, X has {features} features")
-    ids = groups.ids.cpu().expand(groups.shape).reshape(-1).numpy()  # [features], the group of each feature, or -1
-    # a feature in no group has id -1, which selects the appended last element
+    ids = groups.ids.cpu().expand(groups.shape).reshape(-1).numpy()  # [features], group of each feature; -1: none
+    # the appended last elements are for features in no group, whose group index is -1
     reach = np.append((1 - penalty.mix) * strength * groups.weight.cpu().numpy(), 0.0)
     cut = np.append(np.broadcast_to(penalty.mix * strength, len(groups)), 0.0)
     size = np.append(groups.size.cpu().numpy(), 0)
@@ -95,19 +94,19 @@ def _group_blocks(penalty: SparseGroupLasso, features: int, strength) -> Feature
 
 
 def _int32(*arrays):
-    """Index arrays of a linear problem, converted to int32."""
+    """Convert index arrays of a linear problem to int32."""
     return (array.astype(np.int32) for array in arrays)
 
 
 def shape_of(X) -> tuple[int, ...]:
-    """The shape of the data of a linear problem, an array of any library; empty for anything else."""
+    """The shape of the data X of a linear problem; an empty tuple if X is not an array."""
     return tuple(getattr(X, "shape", ()))
 
 
 def checked_columns(X) -> scipy.sparse.csc_array:
-    """The checked data matrix X [items, features] of a linear problem as a float64 CSC matrix.
+    """Check the data matrix X [items, features] of a linear problem, and convert it to sparse columns (CSC).
 
-    The entries are sorted and without duplicates."""
+    The result is float64 with sorted indices, without duplicate entries."""
     X = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else X
     shape = shape_of(X)
     if len(shape) != 2 or not shape[0]:
@@ -126,14 +125,14 @@ def checked_columns(X) -> scipy.sparse.csc_array:
         place = int(np.flatnonzero(~np.isfinite(values))[0])
         feature = int(np.searchsorted(columns.indptr, place, "right")) - 1
         raise UserError(f"X is {values[place]} at item {columns.indices[place]}, feature {feature}; expected a number")
-    # index type by size, not by input: numba compiles the kernels again for each index type
+    # int32 indices if possible, whatever the type in X: numba compiles the kernels anew for each index type
     kind = np.int32 if len(values) + shape[0] < 2**31 else np.int64
     places = (index.astype(kind, copy=False) for index in (columns.indices, columns.indptr))
     return scipy.sparse.csc_array((values, *places), shape=shape)
 
 
 def _checked_targets(y, items: int, loss: str) -> np.ndarray:
-    """The targets of a linear problem as float64 [items], checked to fit the loss."""
+    """Check that the targets of a linear problem fit the loss; returns the targets as float64 [items]."""
     if loss not in LOSSES:
         raise UserError(f"unknown loss {loss!r}, expected {' or '.join(LOSSES)}")
     y = numbers(y, "y", items, "one for each item")
@@ -144,7 +143,7 @@ def _checked_targets(y, items: int, loss: str) -> np.ndarray:
 
 
 def _checked_quadratic(quadratic, features: int) -> np.ndarray:
-    """The ridge coefficients of a linear problem, zeros if there is none: float64 [features]."""
+    """Check the ridge coefficients of a linear problem; returns float64 [features], zeros for None."""
     if quadratic is None:
         return np.zeros(features)
     quadratic = numbers(quadratic, "quadratic", features, "one for each feature")
@@ -154,9 +153,9 @@ def _checked_quadratic(quadratic, features: int) -> np.ndarray:
 
 
 def numbers(values, name: str, length: int, what: str) -> np.ndarray:
-    """Values of a linear problem as float64 [length], checked to be finite real numbers.
+    """Check that values of a linear problem are finite real numbers; returns the values as float64 [length].
 
-    `name` and `what` are for the error messages."""
+    `name` and `what` describe the values and what is expected, for error messages."""
     values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.shape != (length,):
         raise UserError(f"{name} has shape {values.shape}, expected ({length},): {what}")

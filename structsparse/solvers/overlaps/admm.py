@@ -1,19 +1,13 @@
 """ADMM for linear models with overlapping group lasso: Algorithm 2 of Yogatama (2015, chapter 5).
 
-Each group g has a copy v_g of its rows of the weight table W. The multipliers u enforce v = M W, where M copies the
-rows. Each iteration takes three steps:
+Each group has a copy of its rows of the weight table W. Multipliers u enforce that all copies v equal the rows. Each
+iteration has three steps:
 
- W <- argmin  loss + lasso + squares + rho / 2 * sum_j N_j |W_j - mu_j|^2,   mu_j the mean of v + u / rho over the
-                    N_j copies of row j,
- v_g <- group prox of  M W - u / rho  with reach_g / rho,  all groups at once,
- u <- u + rho (v - M W).
+- Update W: minimise loss + lasso + squares + rho / 2 * sum over all copied rows of |row of W - v - u / rho|^2.
+- Update the copies v of each group: the prox of the group norm at (rows of W - u / rho).
+- Update the multipliers: u <- u + rho * (v - rows of W).
 
-Here rho is the weight of the constraint, and reach_g is the strength of the penalty on group g. The first step is a
-minimisation by proximal Newton, or an approximation by a few Newton steps (inexact ADMM). As in the paper, rho refers
-to the sum of losses, not to the mean.
-
-If stopped early with a large rho, ADMM is a proximal point method in the metric N_j, the number of groups of row j. The
-strength of the groups then does not matter."""
+The weight of the constraint, rho, is set relative to the sum of the losses of all items, as in the paper."""
 
 from __future__ import annotations
 
@@ -25,21 +19,19 @@ from structsparse.solvers.overlaps.problem import Certificate, OverlapProblem
 
 STOPS = ("change", "dual", "gap")
 PASSES = 20  # largest number of coordinate descent passes in each Newton step for W
-SLACK = 0.03  # the descent ends when a pass gains less than this share of the gain of the first pass
-BALANCE, MOST = 2.0, 10.0  # smallest factor by which rho changes, and the largest
+SLACK = 0.03  # coordinate descent ends when a pass gains less than this share of the gain of the first pass
+BALANCE, MOST = 2.0, 10.0  # smallest and largest factor by which rho (the weight of the constraint) changes
 
 
 class Admm:
-    """State of ADMM for overlapping groups: weights W, the groups' copies of rows, scaled multipliers u / rho.
+    """State of ADMM for overlapping groups: weights W, copies of the rows of each group, and scaled multipliers.
 
-    Copies and multipliers are arrays [copies, outputs]. Call `iterate` until `done`. `stop` is the stopping criterion:
+    Copies and multipliers are arrays [copied rows, outputs]. Call `iterate` until `done`. `stop` is the stopping
+    criterion:
 
-    - "change", as in the paper: ||W - previous W|| <= tolerance * ||W||.
-    - "dual": the relative primal residual ||v - M W|| and the relative dual residual rho ||M'(v - previous v)|| are
-      within the tolerance.
-    - "gap": the duality gap proved by the multipliers is within the tolerance.
-
-    The last two criteria imply optimality, the first does not."""
+    - "change", as in the paper: the relative change of W is within the tolerance. This does not imply optimality.
+    - "dual": the relative primal residual and the relative dual residual are within the tolerance.
+    - "gap": the relative duality gap is within the tolerance."""
 
     def __init__(
         self, problem: OverlapProblem, weights=None, bias=None, rho: float = 1.0, adaptive: bool = False,
@@ -54,7 +46,7 @@ class Admm:
         shape = problem.rows, problem.outputs
         self.copies, self.duals = (np.zeros((len(problem.order), shape[1])) for _ in range(2))
         self.sums, self.moved = np.zeros(shape), np.zeros(shape)
-        self.counts = np.diff(problem.sets.starts).astype(np.float64)  # N, the number of copies of each row: [rows]
+        self.counts = np.diff(problem.sets.starts).astype(np.float64)  # array [rows], the number of copies of each row
         self.iterations, self.done = 0, False
         # relative change of W, relative primal residual and relative dual residual
         self.change = self.primal = self.dual = np.inf
@@ -63,13 +55,13 @@ class Admm:
             np.add.at(self.sums, problem.order, self.copies)
 
     def solve(self, iterations: int = 100) -> Certificate:
-        """Iterate ADMM until the stopping criterion holds or the iterations are used up; returns the certificate."""
+        """Iterate ADMM until `done`, at most `iterations` times; returns a certificate of optimality."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         return self.certify()
 
     def iterate(self) -> None:
-        """One ADMM iteration: update W, then the groups' copies, then the multipliers."""
+        """One ADMM iteration: update the weights W, the copies of the rows of each group, and the multipliers."""
         self.iterations += 1
         before = self.point.W.copy()
         self._weights()
@@ -87,23 +79,24 @@ class Admm:
             self._balance(multipliers)
 
     def certify(self) -> Certificate:
-        """The optimality certificate of W in ADMM, with the smaller of two duality gaps.
+        """The optimality certificate of the ADMM weights, with the smaller of two duality gaps.
 
-        The first gap is proved by W, the second by the multipliers."""
+        One gap uses a dual point computed from the weights, the other the multipliers."""
         certificate = self.point.certify()
         return certificate._replace(gap=min(certificate.gap, self.bound()))
 
     def bound(self) -> float:
-        """The duality gap at W that the ADMM multipliers prove, relative to the objective at zero weights.
+        """The duality gap of the ADMM weights, with the multipliers as dual point.
 
-        After an iteration each multiplier lies in the dual ball of its group."""
+        The gap is relative to the objective at zero weights."""
         self.point.refresh()
         return self.point.gap(-self.rho * self._gathered(self.duals))
 
     def _weights(self) -> None:
-        """ADMM update of W: at most `newton` proximal Newton steps.
+        """ADMM update of the weights W: at most `newton` proximal Newton steps.
 
-        The steps end when the violation of optimality is at most `inner` times the largest gradient at zero weights."""
+        The steps end when the optimality conditions are violated by at most `inner` times the largest gradient at zero
+        weights."""
         problem, point = self.problem, self.point
         ridge = problem.squares + self.rho * self.counts
         numerator = self.rho * self.sums
@@ -125,7 +118,7 @@ class Admm:
         return self.iterations % 5 == 0 and self.bound() <= self.tolerance
 
     def _balance(self, multipliers: np.ndarray) -> None:
-        """Change ADMM's rho towards equal primal and dual residuals; rho * scaled multipliers stays the same."""
+        """Change rho, the weight of the ADMM constraint, so as to make primal and dual residuals equal."""
         factor = float(np.clip(np.sqrt(self.primal / max(self.dual, 1e-300)), 1 / MOST, MOST))
         if 1 / BALANCE < factor < BALANCE:
             return
@@ -134,16 +127,16 @@ class Admm:
         self.sums += (1 / factor - 1) * multipliers
 
     def _gathered(self, copies: np.ndarray) -> np.ndarray:
-        """The sum of an ADMM array [copies, outputs] over all copies of each row: [rows, outputs]."""
+        """Sum an ADMM array [copied rows, outputs] over all copies of each row: [rows, outputs]."""
         order, rows = self.problem.order, self.problem.rows
         return np.stack([np.bincount(order, column, rows) for column in copies.T], axis=1)
 
 
 def norm(x: np.ndarray) -> float:
-    """The Euclidean norm for ADMM, without BLAS, as BLAS threads wait for each other on a busy machine."""
+    """The Euclidean norm for ADMM, without BLAS, whose threads are slow on a busy machine."""
     return float(np.sqrt(np.square(x).sum()))
 
 
 def _relative(size: float, unit: float) -> float:
-    """A relative residual of ADMM: the ratio size / unit, where 0 / 0 is 0."""
+    """A relative residual of ADMM: size / unit, with 0 / 0 = 0."""
     return float(size / unit) if unit > 0 else (0.0 if size == 0 else np.inf)

@@ -1,4 +1,4 @@
-"""`Design`, the data and loss of a linear model, which compiled solvers read instead of calling a closure."""
+"""`Design`: the data and the loss of a linear model, for compiled solvers that need no closure."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ LOSSES = ("logistic", "squared", "squared_hinge")
 class Design:
     """Design of a linear model: design matrix, targets and loss, for solvers that read the data directly.
 
-    The loss of the model is the mean over N items of a loss of the scores f = matrix @ table + bias. The solver updates
-    the table and the bias; the bias is not penalised. `targets` [N] holds -1 and +1, or numbers for regression, or
-    class codes if `bias` has K > 2 outputs. The losses are:
+    The scores are f = matrix @ table + bias, and the bias is not penalised. The loss is the mean over all items of:
 
-    - "logistic": log(1 + exp(-y f)) for targets y in {-1, +1}; for K > 2 classes the softmax loss -log p(class).
-    - "squared": (f - y)^2 / 2.
-    - "squared_hinge": max(0, 1 - y f)^2.
+    - "logistic": log(1 + exp(-y f)) for targets y in {-1, +1}; with several outputs, the softmax loss -log p(class).
+    - "squared": (f - y)^2 / 2 for real targets y.
+    - "squared_hinge": max(0, 1 - y f)^2 for targets y in {-1, +1}.
 
-    For K > 2 classes the last two are sums over the classes, one against the rest. A design is a note on the parameter:
+    With several outputs, there is one output per class, and targets are class codes from 0. The last two losses are
+    then sums over the classes, one against the rest. A model attaches a design to its weight table:
     `notes_of(table).design = Design(...)`."""
 
-    matrix: scipy.sparse.csc_array  # float64 [N, features]; other sparse or dense matrices are converted
-    targets: np.ndarray  # float64 [N], the target of each item
+    matrix: scipy.sparse.csc_array  # float64 [items, features]; other sparse or dense matrices are converted
+    targets: np.ndarray  # float64 [items], the target of each item
     loss: str
     bias: Tensor | None  # [outputs], a parameter of the model; None: no bias
 
@@ -46,11 +45,11 @@ class Design:
 
     @property
     def items(self) -> int:
-        """The number of items N of the design."""
+        """The number of items in the design."""
         return self.matrix.shape[0]
 
     def outputs(self, table: Tensor) -> int:
-        """The number of outputs of a table with this design: the number of classes if more than two, else 1.
+        """The number of outputs of a weight table with this design: 1, or the number of classes.
 
         Raises an error if the table, the bias or the targets do not fit the design."""
         if table.shape[0] != self.matrix.shape[1] or table.dim() > 2:
@@ -73,7 +72,7 @@ class Design:
 
     @torch.no_grad()
     def write_(self, table: Tensor, weights: np.ndarray, bias: np.ndarray) -> None:
-        """Copy a solution, weights and bias, into the table and bias of the design."""
+        """Copy weights and bias that a solver has found into the table and the bias parameter of the design."""
         table.copy_(torch.from_numpy(weights).view(table.shape))
         if self.bias is not None:
             self.bias.copy_(torch.from_numpy(bias).view(self.bias.shape))

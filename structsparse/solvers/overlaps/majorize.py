@@ -1,22 +1,18 @@
 """Majorize-minimise for overlapping group lasso: quadratic upper bounds of the norms, then exact Newton steps.
 
-For any e > 0, ||w|| <= (||w||^2 / e + e) / 2, with equality at e = ||w||. W_g are the weights of group g, reach_g is
-the strength of the penalty on ||W_g||, and eps > 0 smooths the norms. With e_g = sqrt(||W_g||^2 + eps^2) the group
-norms become squares with the coefficients q_j = sum over the groups of row j of reach_g / e_g. A step of proximal
-Newton with lasso and squares then lowers the objective smoothed by eps.
+Let w be the weights of a group. The method replaces the norm |w| by the smoothed norm sqrt(|w|^2 + eps^2), where eps is
+a small positive number that falls towards zero. Each iteration has these steps:
 
-eps falls towards zero: in each iteration until eps is small, later only when most of the remaining gap is due to eps.
-There is no step length and no multiplier, and rows outside the working set cost nothing.
+- Replace each smoothed group norm by a quadratic upper bound that touches it at the current weights.
+- Take a proximal Newton step on the loss, these quadratic bounds, the lasso and the squares.
+- Once eps is small, take a further Newton step on the loss with the smoothed norms themselves.
+- Reduce eps, unless most of the duality gap has other causes.
 
-Once eps is small and fixed, the quadratic bounds converge slowly: the remaining gain lies in groups with norms of about
-eps. From then on each step is followed by a Newton step on the loss with the smoothed norms sqrt(||W_g||^2 + eps^2)
-themselves.
+When the duality gap is small, a final phase starts:
 
-If a group becomes zero, ||W_g|| shrinks with eps. Then reach_g W_g / e_g tends to the dual vector of the group, within
-the ball of radius reach_g. The final phase guesses that groups with norms within a few eps are zero and sets them to
-zero. The phase takes Newton steps with the exact norms on the nonzero rows, then verifies the guess: the dual vectors
-of the zero groups must balance the gradient of the rows of these groups. If this is impossible, the guess is undone and
-eps goes on falling, so that a later guess is better."""
+- Guess that groups with a norm of at most a few eps are zero.
+- Take Newton steps with the exact norms on the other rows.
+- Verify the guess: dual vectors of the zero groups must balance the gradient. Otherwise undo the guess and continue."""
 
 from __future__ import annotations
 
@@ -30,34 +26,33 @@ from structsparse.penalties import L1
 from structsparse.solvers.linear import fit_linear
 from structsparse.solvers.overlaps.problem import HOLD_ROUNDS, Certificate, OverlapProblem
 
-FALL = 0.7  # factor by which eps falls per iteration
-FIRST = 3.0  # first eps, in units of the typical size of weights, 1 / median norm of an item
-SOON = 1e-4  # share of the first eps down to which eps falls in each iteration
+FALL = 0.7  # factor by which the smoothing eps of the group norms falls per iteration
+FIRST = 3.0  # the initial smoothing eps is this number divided by the median norm of feature vectors
+SOON = 1e-4  # the smoothing eps falls in every iteration until it reaches this share of the initial eps
 ROUNDING = 1e-13  # relative increase of the objective above which a guess of zero groups is wrong
-LOOK = 3  # iterations between two computations of the bound of the duality gap
-VAIN = 5  # computations of the gap bound at fixed eps after which eps falls, unless the bound halves
-BLUR = 0.2  # eps stays fixed while at most this share of the gap bound is due to eps
-# gap at the first guess of zero groups; factor by which the gap must be smaller at each further guess
+LOOK = 3  # number of iterations between two computations of the duality gap
+VAIN = 5  # number of computed duality gaps without progress after which the fixed smoothing eps falls again
+BLUR = 0.2  # the smoothing eps stays fixed while it causes at most this share of the duality gap
+# duality gap at which zero groups are first guessed; divisor of this gap for each further guess
 GUESS, FURTHER = 1e-3, 10.0
-# norm, in units of eps, up to which a group is guessed to be zero: the norm of the group's dual vector is then at most
-# 9/10 reach_g
+# largest norm, in multiples of the smoothing eps, of a group that is guessed to be zero
 NEAR = 2.0
-# largest number of rounds that reactivate groups in a guess; factor on the norm limit of these groups
+# largest number of attempts to verify a guess of zero groups; factor on the norm limit of groups that failed the check
 WAKINGS, WOKEN = 20, 1e-6
-FEW_ROUNDS = 10  # rounds of descent over the dual vectors of zero groups, if the gap is proved and only kkt is missing
-# rounds of descent over the dual vectors of zero groups, if a gap is required, which the bound may prove later
+FEW_ROUNDS = 10  # rounds of descent over the dual vectors of zero groups, if the required duality gap is already proved
+# largest number of rounds of descent over the dual vectors of zero groups, if a duality gap is required
 SOME_ROUNDS = 50
-PASSES = 5  # passes of coordinate descent in an iteration
+PASSES = 5  # number of passes of coordinate descent in an iteration
 POLISHES = 60  # largest number of Newton steps in the final phase
 # largest number of conjugate gradient rounds in a Newton step, and relative residual at which the rounds end
 CONJUGATES, ACCURACY = 300, 1e-3
-WARM = 1e-2  # first eps as a share of the usual first eps, if initial weights are given
-SMALLEST = 1e-12  # share of the first eps below which the search gives up
-ROUGH = 1e-4  # duality gap at which `fit_linear` stops and Newton steps take over, which are then faster
+WARM = 1e-2  # factor on the initial smoothing eps if initial weights are given
+SMALLEST = 1e-12  # share of the initial smoothing eps below which the search gives up
+ROUGH = 1e-4  # duality gap at which `fit_linear` stops and Newton steps take over
 
 
 class Majorizer:
-    """State of majorize-minimise; call `iterate` until the certificate suffices or the search is `stuck`."""
+    """State of majorize-minimise for overlapping groups; call `iterate` until `done`."""
 
     def __init__(
         self, problem: OverlapProblem, weights: np.ndarray | None, bias: np.ndarray | None, kkt: float, gap: float = 0.0
@@ -68,12 +63,12 @@ class Majorizer:
         if weights is not None and weights.any():
             self.eps *= WARM
         self.bound, self.next_try, self.falls = np.inf, GUESS, True
-        # `looks` counts the computations of the bound since eps became fixed
+        # `looks` is the number of computed duality gaps since the smoothing eps became fixed
         self.iterations, self.looks, self.stuck = 0, 0, False
         self.certificate: Certificate | None = None
 
     def solve(self, iterations: int = 1000) -> Certificate:
-        """Iterate majorize-minimise until the search is done or the iterations are used up; returns the certificate."""
+        """Iterate majorize-minimise until `done`, at most `iterations` times; returns a certificate of optimality."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         if self.certificate is None:
@@ -81,10 +76,9 @@ class Majorizer:
         return self.certificate
 
     def certify(self) -> Certificate:
-        """The optimality certificate of the current point of majorize-minimise, with the smaller of two duality gaps.
+        """The optimality certificate of the current weights of majorize-minimise, with the smaller of two duality gaps.
 
-        The first gap is proved by the dual vectors of the exact norms, the second by the dual vectors of the smoothed
-        norms."""
+        One gap uses dual vectors of the exact group norms, the other those of the smoothed group norms."""
         certificate = self.point.certify()
         if not self.problem.grouped:
             return certificate
@@ -92,18 +86,17 @@ class Majorizer:
 
     @property
     def done(self) -> bool:
-        """Whether the certificate of majorize-minimise suffices, or the search is stuck."""
+        """Whether majorize-minimise has proved the required optimality, or the search is stuck."""
         return self.stuck or self._enough(self.certificate)
 
     def _enough(self, certificate: Certificate | None) -> bool:
-        """Whether a certificate meets the kkt violation or the gap required of majorize-minimise."""
+        """Whether a certificate proves the optimality required of majorize-minimise (by `kkt` or `gap`)."""
         return certificate is not None and (certificate.kkt <= self.kkt or certificate.gap <= self.gap)
 
     def iterate(self) -> None:
-        """One majorize-minimise step with the current eps.
+        """One majorize-minimise step with the current smoothing of the group norms.
 
-        Every few steps the method computes a bound of the duality gap. If the bound is small, the method guesses which
-        groups are zero."""
+        Every few steps the duality gap is computed. If the gap is small, the final phase is tried."""
         self.iterations += 1
         if not self.problem.grouped:
             self._without_groups()
@@ -125,7 +118,7 @@ class Majorizer:
 
     @property
     def waits(self) -> bool:
-        """Whether majorize-minimise keeps eps, the smoothing of the group norms, at a small fixed value."""
+        """Whether majorize-minimise keeps the smoothing of the group norms at a small fixed value."""
         return not self.falls and self.eps <= SOON * self.first
 
     def _step(self) -> None:
@@ -141,18 +134,18 @@ class Majorizer:
     def _end(self) -> None:
         """Final phase of majorize-minimise: guess the zero groups, optimise the other weights, verify the guess.
 
-        If the check finds groups that should be nonzero, the phase reactivates these groups and tries again. If the
-        phase does not succeed, the point from before is restored."""
+        Groups that should be nonzero are reactivated, and the phase tries again. If the phase fails, the previous
+        weights are restored."""
         problem, point = self.problem, self.point
         saved, norms, before = point.copy(), point.norms(), point.objective()
         held = problem.sets.reach / np.sqrt(norms**2 + self.eps**2), np.linalg.norm(point.W, axis=1)
-        # [groups], norm up to which a group is guessed to be zero
+        # array [groups], largest norm at which a group is guessed to be zero
         least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)
         fresh, latest = None, np.inf
         for _ in range(WAKINGS):
             self._polish(least, fresh)
             rise = point.objective() - before
-            proven = max(self.bound + rise / problem.unit, 0.0)  # gap proved by the dual vectors from before the guess
+            proven = max(self.bound + rise / problem.unit, 0.0)  # gap that earlier dual vectors prove
             if rise > ROUNDING * abs(before) and proven > self.gap:
                 break
             patience = SOME_ROUNDS if self.gap > 0 else HOLD_ROUNDS
@@ -170,7 +163,7 @@ class Majorizer:
         point.restore(saved)
 
     def _wake(self, woken: np.ndarray, weights: np.ndarray, least: np.ndarray) -> None:
-        """Majorize-minimise: restore the weights of reactivated groups, except in rows of another zero group."""
+        """Majorize-minimise: restore the earlier weights of reactivated groups, except in rows of other zero groups."""
         problem, point = self.problem, self.point
         dead = (point.norms() == 0) & (least > 0) & ~woken
         allowed, member = np.ones(problem.rows, np.bool_), np.ones(problem.rows, np.bool_)
@@ -181,10 +174,10 @@ class Majorizer:
         point.rescore()
 
     def _polish(self, least: np.ndarray, fresh: np.ndarray | None = None) -> None:
-        """Final Newton steps of majorize-minimise on the nonzero rows, until the rows are stationary.
+        """Final Newton steps of majorize-minimise on the nonzero rows, until these weights are optimal.
 
-        Groups with a norm of at most `least` [groups] are set to zero. Groups just reactivated (`fresh`) count with a
-        norm of at least eps in the first step."""
+        Groups with a norm of at most `least` [groups] are set to zero. `fresh` [groups] marks groups that have just
+        been reactivated."""
         problem, point = self.problem, self.point
         allowed = np.ones(problem.rows, np.bool_)
         calm = 0
@@ -209,7 +202,7 @@ class Majorizer:
             self._newton(rows)
 
     def _newton(self, rows: np.ndarray, eps: float = 0.0) -> None:
-        """A Newton step of majorize-minimise on the nonzero entries of these rows, with group norms smoothed by eps."""
+        """A Newton step of majorize-minimise on the nonzero weights of some rows; eps smooths the group norms."""
         problem, point = self.problem, self.point
         point.refresh()
         norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(problem.rows)
@@ -222,9 +215,7 @@ class Majorizer:
         point.loss = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
 
     def _without_groups(self) -> None:
-        """Majorize-minimise for a penalty with lasso and squares only.
-
-        `fit_linear` solves the problem first, if it supports the loss; then Newton steps follow."""
+        """Majorize-minimise for a penalty without groups: `fit_linear` if the problem allows it, then Newton steps."""
         problem, point = self.problem, self.point
         supported = problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None
         if self.iterations == 1 and problem.cut > 0 and supported:
@@ -242,6 +233,6 @@ class Majorizer:
 
 
 def _median_norm(problem: OverlapProblem) -> float:
-    """The median Euclidean norm of the items' feature vectors, a scale for the first eps of majorize-minimise."""
+    """The median norm of all feature vectors, which sets the initial smoothing of majorize-minimise."""
     squares = np.bincount(problem.data.items, problem.data.values**2, problem.items)
     return float(np.sqrt(np.median(squares)))

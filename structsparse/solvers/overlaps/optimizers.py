@@ -1,6 +1,6 @@
 """Torch optimizers for linear models with overlapping group lasso: `Majorize`, `ADMM`, `StoppedEarly`.
 
-Each optimizer needs a `Design`, which holds the data."""
+Each optimizer reads the data from a `Design`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,11 @@ from structsparse.weights.notes import notes_of
 
 
 class DesignOptimizer(Solver):
-    """Base of the torch optimizers for overlapping groups, which read the data from a design, not a closure.
+    """Base of the torch optimizers for overlapping groups; the data come from a design, not from a closure.
 
-    These optimizers minimise the mean loss of `notes_of(table).design` plus the penalty of the table. The search starts
-    at the current table and bias. A step makes up to `inner` iterations and ends with one call of the closure, which
-    returns the loss at the new weights.
-
-    `certificate`, computed on demand, certifies the weights after the last step; `proof()` returns the same numbers.
-    `converged` tells whether the search is done."""
+    The optimizers minimise the mean loss of the design `notes_of(table).design` plus the penalty of the table. A step
+    makes up to `inner` iterations, starting from the current weights. Then it calls the closure once, to return the
+    loss."""
 
     needs_closure = True
     needs_full_batch = True
@@ -43,11 +40,11 @@ class DesignOptimizer(Solver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.search = None
-        # the last search, and the certificate of the weights that the search found
+        # the last search, and the certificate of optimality for its weights
         self._latest, self._certificate = None, None
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
-        """Set the penalty of the optimizer's table; entries outside the support stay zero."""
+        """Set the penalty of the optimizer's weight table, and the mask of weights that may be nonzero (support)."""
         self.check_members((*penalties, *(support or {})))
         self.penalties, self.support, self.search = dict(penalties), dict(support or {}), None
 
@@ -58,15 +55,13 @@ class DesignOptimizer(Solver):
 
     @property
     def certificate(self) -> Certificate | None:
-        """The optimizer's optimality certificate of the weights after the last step, computed on demand.
-
-        The result is None before the first step."""
+        """The optimizer's certificate of optimality for the weights after the last step; None before the first step."""
         if self._certificate is None and self._latest is not None:
             self._certificate = self._certified(self._latest)
         return self._certificate
 
     def proof(self) -> Proof:
-        """The certificate of the optimizer for overlapping groups as a `Proof`: gap, kkt violation and absolute gap."""
+        """The certificate of the optimizer for overlapping groups, as a `Proof` for the training loop."""
         certificate = self.certificate
         if certificate is None:
             return Proof()
@@ -74,7 +69,7 @@ class DesignOptimizer(Solver):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A torch step of the optimizer for overlapping groups: up to `inner` iterations, then write the solution."""
+        """A torch step of the optimizer for overlapping groups: up to `inner` iterations, then set the parameters."""
         if closure is None:
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         table = self._table()
@@ -94,14 +89,14 @@ class DesignOptimizer(Solver):
         return loss
 
     def _settle(self) -> None:
-        """Adjust the solution at the end of an optimizer step for overlapping groups; by default nothing."""
+        """Adjust the weights at the end of an optimizer step for overlapping groups; does nothing by default."""
 
     def _solution(self) -> tuple[np.ndarray, np.ndarray]:
         """The weights and the bias that the search of the optimizer for overlapping groups has found."""
         return self.search.point.W, self.search.point.bias
 
     def _table(self) -> Tensor:
-        """The only parameter of the optimizer that has a design."""
+        """The weight table of the optimizer: its only parameter with a design."""
         tables = [parameter for parameter in self.members if notes_of(parameter).design is not None]
         if len(tables) != 1:
             raise UserError(
@@ -111,7 +106,7 @@ class DesignOptimizer(Solver):
         return tables[0]
 
     def _problem(self, table: Tensor, design: Design, penalty: Penalty) -> OverlapProblem:
-        """The optimizer's problem with overlapping groups, from table, design, penalty and support."""
+        """The optimizer's problem with overlapping groups, with the given table, design and penalty."""
         return OverlapProblem(design, table, penalty, self.support.get(table))
 
     def _penalty(self, table: Tensor) -> Penalty:
@@ -123,7 +118,7 @@ class DesignOptimizer(Solver):
         raise NotImplementedError
 
     def _certified(self, search) -> Certificate:
-        """The optimality certificate of the weights that the optimizer's search has found."""
+        """The certificate of optimality for the weights that the optimizer's search has found."""
         raise NotImplementedError
 
     def _start(self, table: Tensor, design: Design) -> tuple[np.ndarray, np.ndarray]:
@@ -135,9 +130,10 @@ class DesignOptimizer(Solver):
 class Majorize(DesignOptimizer):
     """Torch optimizer for overlapping group lasso by majorize-minimise with proximal Newton (see `majorize`).
 
-    Dual vectors prove that zero groups are zero at the optimum. The search ends when the smallest subgradient is at
-    most `kkt` times the largest gradient at zero weights. The search also ends when a duality gap of at most `gap`
-    times the objective at zero weights is proved. Without groups the optimizer uses `fit_linear`, then Newton steps."""
+    The search ends when one of two conditions holds:
+
+    - The smallest subgradient is at most `kkt` times the largest gradient at zero weights.
+    - The proved duality gap is at most `gap` times the objective at zero weights."""
 
     def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
         if not (kkt > 0 and math.isfinite(kkt)):
@@ -147,22 +143,21 @@ class Majorize(DesignOptimizer):
         super().__init__(params, inner, lr, kkt=kkt, gap=float(gap))
 
     def _begin(self, table: Tensor, design: Design) -> Majorizer:
-        """Start the optimizer's search by majorize-minimise."""
+        """Start the search by majorize-minimise at the optimizer's current table and bias."""
         problem = self._problem(table, design, self._penalty(table))
         group = self.param_groups[0]
         return Majorizer(problem, *self._start(table, design), group["kkt"], group["gap"])
 
     def _certified(self, search: Majorizer) -> Certificate:
-        """The optimality certificate of the optimizer's majorize-minimise search, computed if there is none yet."""
+        """The certificate of optimality from the optimizer's majorize-minimise search."""
         return search.certificate if search.done and search.certificate else search.certify()
 
 
 class ADMM(DesignOptimizer):
     """Torch optimizer for overlapping group lasso by ADMM, Algorithm 2 of Yogatama (see `admm`).
 
-    The search ends by the criterion `stop` at `tolerance`, or after `iterations`. The table is w of the paper, with
-    zeros that come from the lasso. With `zeros`, rows of groups whose copy v_g is zero are set to zero too at the end,
-    as v = w at the optimum. The gap is that of the resulting table."""
+    The search ends when the criterion `stop` holds at `tolerance`, or after `iterations` iterations. ADMM keeps copies
+    of the rows of each group. With `zeros`, the rows of groups whose copies are all zero are set to zero at the end."""
 
     def __init__(
         self, params, inner: int = 10, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
@@ -183,20 +178,20 @@ class ADMM(DesignOptimizer):
 
     @property
     def converged(self) -> bool:
-        """Whether the ADMM optimizer's search is done, or has used up its iterations."""
+        """Whether the ADMM optimizer's search is done or has made the maximum number of iterations."""
         return super().converged or (
             self.search is not None and self.search.iterations >= self.param_groups[0]["iterations"]
         )
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A torch step of the ADMM optimizer; after convergence nothing changes."""
+        """A torch step of the ADMM optimizer; after convergence, the weights no longer change."""
         if self.search is not None and self.converged:
             self.search.done = True
         return super().step(closure)
 
     def _begin(self, table: Tensor, design: Design) -> Admm:
-        """Start the optimizer's search by ADMM."""
+        """Start the search by ADMM at the optimizer's current table and bias."""
         group = self.param_groups[0]
         options = {key: group[key] for key in ("rho", "adaptive", "relax", "stop", "tolerance")}
         problem = self._problem(table, design, self._penalty(table))
@@ -204,17 +199,17 @@ class ADMM(DesignOptimizer):
         return Admm(problem, *self._start(table, design), **options)
 
     def _settle(self) -> None:
-        """At the end of the ADMM optimizer's search, set the rows of groups with zero copies to zero."""
+        """At the end of the ADMM optimizer's search, set rows to zero if the copies in a group are all zero."""
         if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
             self.search.point.W[self._dead_rows()] = 0
             self.search.point.rescore()
 
     def _certified(self, search: Admm) -> Certificate:
-        """The optimality certificate of the weights that the ADMM optimizer's search has found."""
+        """The certificate of optimality for the weights that the ADMM optimizer's search has found."""
         return search.certify()
 
     def _dead_rows(self) -> np.ndarray:
-        """The rows of groups whose copies in the ADMM optimizer's search are zero: bool [rows]."""
+        """A mask of the rows that the ADMM optimizer sets to zero, as the copies in a group are zero: bool [rows]."""
         search = self.search
         lengths = np.diff(search.problem.bounds)
         living = np.add.reduceat(search.copies.any(1).astype(np.int64), search.problem.bounds[:-1]) > 0
@@ -226,12 +221,12 @@ class ADMM(DesignOptimizer):
 class StoppedEarly(ADMM):
     """Torch optimizer that stops ADMM for overlapping groups early, with the strength of the groups set to zero.
 
-    The optimizer does not minimise the penalty. The iterations approach the minimum of loss, lasso and squares. They
-    are a proximal point method in the metric N_j, the number of groups that contain word j. Frequent words move little,
-    rare words move far. The penalty weight rho of ADMM and the number of iterations determine the model."""
+    The iterations minimise the loss with lasso and squares, but stop before convergence. Weights of words in many
+    groups change less than weights of words in few groups. The ADMM parameter rho and the number of iterations
+    determine the model."""
 
     def _penalty(self, table: Tensor) -> Penalty:
-        """The penalty of the table for the early-stopped optimizer, with the strength of the groups set to zero."""
+        """The penalty of the weight table for the early-stopped optimizer, with zero strength of the groups."""
         penalty = super()._penalty(table).without_groups()
         if penalty is None:
             raise UserError("solver=early takes its metric from groups: expected a penalty such as reg=sentences")

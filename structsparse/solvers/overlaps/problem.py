@@ -2,7 +2,8 @@
 
  minimise over W and b:  mean loss(X W + b)  +  sum_g reach_g ||W_g||  +  cut * |W|_1  +  1/2 sum_j squares_j |W_j|^2
 
-W [rows, outputs] is the weight table, b the bias, X the design matrix; W_g holds the rows of group g and W_j is row j.
+W [rows, outputs] is the weight table, b the bias and X the design matrix. W_g are the rows of W in group g, and W_j is
+row j. The penalty has the strengths reach_g (groups), cut (lasso) and squares_j (squared weights).
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from structsparse.solvers.overlaps.design import Design
 
 KINDS = {"logistic": LOGISTIC, "squared": SQUARED, "squared_hinge": HINGE}
 HOLD_ROUNDS = 3000  # largest number of rounds of descent over the dual vectors of zero groups
-FREE_ROUNDS = 60  # largest number of Newton rounds for the bias alone
+FREE_ROUNDS = 60  # largest number of Newton steps that fit the bias alone
 
 
 class Certificate(NamedTuple):
-    """Optimality certificate of a point of an overlap problem: bounds on the distance from the optimum."""
+    """Optimality certificate for the weights of an overlap problem: bounds on the distance from the optimum."""
 
     objective: float
-    gap: float  # duality gap, relative to the objective at zero weights and the best bias
-    kkt: float  # largest entry of the smallest subgradient, relative to the largest gradient at zero weights
-    woken: np.ndarray  # bool [groups], groups that are zero but should be nonzero
+    gap: float  # duality gap, relative to the objective at zero weights with the best bias
+    kkt: float  # largest violation of the optimality conditions, relative to the largest gradient at zero weights
+    woken: np.ndarray  # bool [groups], true for zero groups that should be nonzero
 
 
 class OverlapProblem:
     """Overlap problem: the data and the penalty of a linear model with overlapping groups, as arrays.
 
-    Entries outside the support stay zero, as the problem sets their gradient to 0."""
+    Weights outside the mask `support` stay zero."""
 
     def __init__(self, design: Design, table: Tensor, penalty: Penalty, support: Tensor | None = None):
         self.outputs = design.outputs(table)
@@ -60,7 +61,7 @@ class OverlapProblem:
         self._check_bound()
 
     def _check_bound(self) -> None:
-        """Raise an error if a row of the overlap problem has no penalty at all, as no dual bound then exists."""
+        """Raise an error if a row of the overlap problem has no penalty; a duality gap would be impossible."""
         if self.cut > 0 or not self.grouped:
             return
         bears = np.zeros(self.rows)
@@ -73,9 +74,10 @@ class OverlapProblem:
             )
 
     def begin(self, weights: np.ndarray | None = None, bias: np.ndarray | None = None) -> OverlapPoint:
-        """The initial point of the overlap problem; first sets the units of gaps and gradients.
+        """The initial point of the overlap problem, with the given weights and bias.
 
-        The units are the objective and the largest gradient at zero weights and the best bias."""
+        First computes the units of duality gaps and gradients: the objective and the largest gradient at zero weights
+        with the best bias."""
         zero = OverlapPoint(self)
         zero.fit_bias()
         zero.refresh()
@@ -91,8 +93,8 @@ class OverlapProblem:
 class OverlapPoint:
     """A point of an overlap problem: weights W [rows, outputs] and bias, with scores, loss and gradient.
 
-    F [outputs, items] holds the scores, `slope` and `bend` the first and second derivatives of the loss in the scores.
-    G is the gradient of the loss with respect to W."""
+    F [outputs, items] holds the scores. `slope` and `bend` hold the first and second derivatives of the loss with
+    respect to the scores. G is the gradient of the loss with respect to W."""
 
     def __init__(self, problem: OverlapProblem, weights: np.ndarray | None = None, bias: np.ndarray | None = None):
         self.problem = problem
@@ -106,25 +108,25 @@ class OverlapPoint:
         self.rescore()
 
     def copy(self) -> tuple[np.ndarray, np.ndarray]:
-        """A copy of weights and bias of this point of the overlap problem."""
+        """A copy of the weights and the bias at this point of the overlap problem."""
         return self.W.copy(), self.bias.copy()
 
     def restore(self, saved: tuple[np.ndarray, np.ndarray]) -> None:
-        """Restore weights and bias of this point of the overlap problem from a copy."""
+        """Set the weights and the bias at this point of the overlap problem to saved copies."""
         self.W[:], self.bias[:] = saved
         self.rescore()
 
     def rescore(self) -> None:
-        """Recompute scores and loss of this point of the overlap problem, without accumulated rounding errors."""
+        """Recompute the scores and the loss at this point of the overlap problem from the weights."""
         row_kernels.scores(self.problem.data, self.W, self.bias, self.F)
         self.loss = row_kernels.losses(self.problem.data, self.F, self.slope, self.bend)
 
     def refresh(self) -> None:
-        """Compute the gradient of the overlap problem's loss with respect to W from the current slopes."""
+        """Compute the gradient of the loss with respect to the weights at this point of the overlap problem."""
         self.gradient_of(self.slope)
 
     def gradient_of(self, slope: np.ndarray) -> None:
-        """Compute the gradient in W of the overlap problem from given derivatives of the loss in the scores."""
+        """Overlap problem: compute the gradient with respect to the weights from that with respect to the scores."""
         row_kernels.gradient(self.problem.data, slope, self.G)
         if self.problem.mask is not None:
             self.G[~self.problem.mask] = 0
@@ -139,10 +141,8 @@ class OverlapPoint:
                 break
 
     def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
-        """A proximal Newton step on these rows of the overlap problem; returns the largest violation of optimality.
-
-        The violation is measured before the step. `ridge` [rows] are the coefficients of |W_j - centre_j|^2 / 2 for row
-        j."""
+        """A proximal Newton step on some rows of the overlap problem; returns the previous violation of optimality.
+        `ridge` [rows] has the coefficient of |W_j - centre_j|^2 / 2 for each row W_j of the weights."""
         problem = self.problem
         self.loss, worst = row_kernels.newton(
             problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
@@ -151,7 +151,7 @@ class OverlapPoint:
         return worst
 
     def norms(self) -> np.ndarray:
-        """The Euclidean norm of each group at this point of the overlap problem: [groups]."""
+        """The Euclidean norm of each group of weights at this point of the overlap problem: array [groups]."""
         squares = np.empty(len(self.problem.sets.reach))
         row_groups.group_squares(self.problem.sets, self.W, squares)
         return np.sqrt(squares)
@@ -171,9 +171,8 @@ class OverlapPoint:
     ) -> Certificate:
         """The optimality certificate of this point of the overlap problem.
 
-        Afterwards the stored gradient is that of the dual point. `held` gives initial values for the dual vectors of
-        zero groups: factors [groups] and sizes [rows] of other weights. At most `rounds` rounds of descent over the
-        dual vectors are made."""
+        Dual vectors of zero groups are computed in at most `rounds` rounds of descent. The optional `held` has their
+        initial values, as a pair of factors [groups] and row norms [rows]."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
@@ -183,21 +182,21 @@ class OverlapPoint:
         rest = _past_cut(rest, self.W, problem.cut)
         left, woken = self._held(rest, dead, held, tolerance, rounds)
         kkt = max(float(np.abs(left).max(initial=0)), slope_of_bias) / problem.steepest
-        # sum over groups of the dual vectors: [rows, outputs]
+        # array [rows, outputs], the sum of the dual vectors of all groups
         taken = np.where(living, pull[:, None] * self.W, left - rest)
         return Certificate(self.objective(), self.gap(taken), kkt, woken)
 
     def bound(self, eps: float) -> tuple[float, float]:
-        """The duality gap of the overlap problem that smoothed duals prove, and the part of the gap due to eps.
+        """The duality gap of the overlap problem for smoothed group norms, and the part of the gap due to smoothing.
 
-        The dual vector of group g is reach_g W_g / sqrt(||W_g||^2 + eps^2)."""
+        A group with weights w and penalty strength r has the dual vector r * w / sqrt(|w|^2 + eps^2)."""
         norms = self.norms()
         wide = np.sqrt(norms**2 + eps**2)
         blur = float((self.problem.sets.reach * norms * (1 - norms / wide)).sum()) / self.problem.unit
         return self.gap(self._pull(wide)[:, None] * self.W), blur
 
     def _pull(self, norms: np.ndarray) -> np.ndarray:
-        """For each row of the overlap problem, the sum of reach_g / norm_g over its nonzero groups g: [rows]."""
+        """Overlap problem: for each row, the sum of penalty strength / norm over the nonzero groups with this row."""
         problem, pull = self.problem, np.zeros(self.problem.rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = np.where(norms > 0, problem.sets.reach / norms, 0.0)
@@ -205,9 +204,9 @@ class OverlapPoint:
         return pull
 
     def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
-        """The part of the overlap problem's gradient that dual vectors of zero groups cannot balance.
+        """The part of the gradient of the overlap problem that dual vectors of zero groups cannot balance.
 
-        Also returns a mask of the groups that should be nonzero: bool [groups]."""
+        The second result, bool [groups], marks the zero groups that should be nonzero."""
         sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
         before = sizes.copy()
         factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
@@ -220,9 +219,8 @@ class OverlapPoint:
     def gap(self, taken: np.ndarray) -> float:
         """The duality gap of the overlap problem at this point, relative to the objective at zero weights.
 
-        `taken` [rows, outputs] is the sum of the dual vectors of groups. The dual point is the slope of the loss, made
-        orthogonal to the bias and scaled into the dual ball of the penalty. In rows with squares, the squares balance
-        what remains."""
+        `taken` [rows, outputs] is the sum of the dual vectors of all groups. The dual point is computed from the
+        derivatives of the loss with respect to the scores, scaled to be feasible."""
         problem = self.problem
         objective, slope = self.objective(), self._orthogonal()
         self.gradient_of(slope)
@@ -240,10 +238,10 @@ class OverlapPoint:
         return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
 
     def _excess_of_groups(self, total: np.ndarray) -> float:
-        """Overlap problem: the relative growth of the groups' dual balls that would contain the excess of all rows.
+        """Overlap problem: relative excess of the gradient that the dual vectors of groups do not balance.
 
-        `total` [rows, outputs] holds the excess, the gradient that the dual vectors do not balance. The excess of a row
-        is assigned to the group of the row with the largest reach."""
+        `total` [rows, outputs] holds this gradient. Each row counts for its group with the largest penalty strength.
+        The excess of a group is the norm of its rows in `total`, divided by the penalty strength."""
         sets, lengths = self.problem.sets, np.diff(self.problem.sets.starts)
         bearers = np.flatnonzero((lengths > 0) & total.any(1))
         rank = np.argsort(sets.reach[sets.groups], kind="stable")
@@ -255,9 +253,9 @@ class OverlapPoint:
         return float((np.sqrt(squares[used]) / sets.reach[used]).max(initial=0)) if used.any() else 0.0
 
     def _orthogonal(self) -> np.ndarray:
-        """The loss derivatives of the overlap problem in the scores, made orthogonal to the bias: [outputs, items].
+        """Overlap problem: derivatives of the loss with respect to the scores, adjusted to sum to zero over items.
 
-        Two Newton steps are made; the second removes the rounding errors of the first."""
+        The dual point needs this property if the model has a bias."""
         slope, bend = self.slope.copy(), self.bend
         if not self.problem.moves_bias:
             return slope
@@ -273,19 +271,19 @@ class OverlapPoint:
 
 
 def _past_cut(rest: np.ndarray, W: np.ndarray, cut: float) -> np.ndarray:
-    """The smallest subgradient rest + cut * sign(W) of the overlap problem, entry by entry.
+    """The smallest subgradient of the overlap problem, after the lasso with strength `cut` is included.
 
-    The sign of zero may be any number from -1 to 1."""
+    `rest` is the gradient without the lasso."""
     return np.where(W != 0, rest + cut * np.sign(W), rest - np.clip(rest, -cut, cut))
 
 
 def _zeros(shape) -> np.ndarray:
-    """An array of zeros, the default centre of Newton steps in overlap problems."""
+    """An array of zeros, the default centre of the ridge in Newton steps on overlap problems."""
     return np.zeros(shape)
 
 
 def _parts(penalty: Penalty, rows: int) -> RowParts:
-    """The penalty of an overlap problem as group norms over rows, l1 and squares; an error if impossible."""
+    """Split the penalty of an overlap problem into group norms over rows, lasso and squares, or raise an error."""
     parts = penalty.row_parts(rows)
     if parts is None:
         raise UserError(
@@ -296,9 +294,9 @@ def _parts(penalty: Penalty, rows: int) -> RowParts:
 
 
 def _sets(cover: Cover | None, reach: np.ndarray, rows: int) -> tuple[RowGroups, np.ndarray, np.ndarray]:
-    """The groups of each row in an overlap problem; also the rows of all groups, and where each group starts.
+    """The groups of an overlap problem as arrays, by row and by group.
 
-    The rows of all groups form one array, one group after the other."""
+    Returns the groups of each row, the rows of all groups in one array, and the offset of each group in this array."""
     if cover is None:
         empty = np.zeros(0, np.int32)
         return RowGroups(np.zeros(rows + 1, np.int64), empty, reach), empty, np.zeros(1, np.int64)

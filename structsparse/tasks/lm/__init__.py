@@ -1,3 +1,3 @@
 """Log-linear n-gram language models, with one weight for each pair of a context and a next word.
 
-The penalties on the weights follow the context tree."""
+The penalties group the weights along a tree of contexts."""

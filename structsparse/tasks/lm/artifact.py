@@ -1,16 +1,13 @@
-"""The artifact of a language model: `model.json` has the vocabulary, `weights.safetensors` the living contexts.
+"""The artifact of a language model: `model.json` has the vocabulary, `weights.safetensors` the contexts and weights.
 
-A context is the sequence of words before a next word. The trie of contexts has one node per context. The parent of a
-context is the context without the farthest word. An entry is a pair of a context and a next word, and has one weight.
+A context is the sequence of words before a next word. Each stored pair of a context and a next word has one weight.
 
-Contexts are stored level by level, and the children of a context side by side. So two numbers per context suffice to
-restore the trie: the number of children and the farthest word. A next word is stored as a rank among the next words of
-the parent context. A word that does not follow the parent context gets a number after all ranks. Long parent contexts
-have few next words, so that ranks are small.
-
-The entry above an entry has the same word, after the nearest shorter context that has such an entry. A weight that
-equals the weight of the entry above takes only one bit; l-infinity penalties cause many such weights. The bytes of each
-array are grouped by significance and compressed with zlib."""
+- The contexts form a trie, in which a context is the child of the context without its first word. The file stores the
+  number of children and the first word of each context.
+- A next word is stored as its rank among the next words of the parent context. A word that never follows the parent
+  context is stored as a larger number.
+- A weight takes one bit if it equals the weight of the same word after the nearest shorter context.
+- All arrays are compressed with zlib."""
 
 from __future__ import annotations
 
@@ -44,19 +41,19 @@ from structsparse.tasks.lm.trie import Trie
 
 TENSOR_PARTS = TensorParts(index=("nodes.", "entries.rank"), labels=("entries.same",))
 KIND = "language model"  # the value of the field `kind` in model.json
-_MOST = np.iinfo(np.int32).max  # largest number of words, contexts or entries
-_READING = ("sentences", "tokens", "lower", "classes")  # the stored rules; `limit` is for training only
+_MOST = np.iinfo(np.int32).max  # maximum count of words, of contexts, and of pairs (context, next word)
+_READING = ("sentences", "tokens", "lower", "classes")  # the stored fields of TextReading, the rules for reading text
 
 
 # --- writing the model folder
 
 
 def save(folder: Path, model: LanguageModel) -> int:
-    """Language-model artifact: write the model folder in float32, completely or not at all; returns the size.
+    """Language-model artifact: write the model folder in float32, completely or not at all.
 
-    The size is the number of bytes written."""
+    Returns the number of bytes written."""
     trie, weights = model.trie, as_float32(folder, model.weights)
-    written = slice(trie.words, None)  # the first V entries are all words after the empty context: no rank is stored
+    written = slice(trie.words, None)  # the entries (context, next word) with a nonempty context
     same = weights[written] == weights[trie.entry_above[written]]
     code = _code_type(trie.words)
     tensors = {
@@ -84,9 +81,9 @@ def save(folder: Path, model: LanguageModel) -> int:
 def _ranks(trie: Trie) -> np.ndarray:
     """Language-model artifact: the rank of each entry's word among the next words of the parent context.
 
-    A word that does not follow the parent context gets n + c. Here n is the number of next words of the parent context,
-    and c is the code of the word. The first V entries, which are the V words after the empty context, have no rank. The
-    result has the unsigned integer type `_code_type(2 * V)` and the shape [entries - V]."""
+    An entry is a pair of a context and a next word. The parent context is the context without its first word. If the
+    word never follows the parent context, the rank is n + c. Here n is the number of next words of the parent context,
+    and c is the code of the word. Entries of the empty context are left out."""
     over = trie.entry_above[trie.words :]
     above = trie.above[trie.entry_node[trie.words :]]
     first, end = trie.starts[above], trie.starts[above + 1]
@@ -95,16 +92,16 @@ def _ranks(trie: Trie) -> np.ndarray:
 
 
 def _smallest(weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Language-model artifact: the tensors of float32 weights, by the smaller of two codings.
+    """Language-model artifact: encode float32 weights as tensors, in the shorter of two codings.
 
-    The codings are `_deflated` and the coding of weight tables in the artifacts of other tasks."""
+    The codings are zlib (`_deflated`) and the coding of weight tables in other tasks (`encode_table`)."""
     plain, coded = {"weights": _deflated(weights)}, encode_table("weights", weights)
     sizes = [sum(array.nbytes for array in tensors.values()) for tensors in (plain, coded)]
     return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
 
 
 def _deflated(array: np.ndarray) -> np.ndarray:
-    """Language-model artifact: the bytes of an array, grouped by significance and deflated: uint8 [bytes]"""
+    """Language-model artifact: compress an array with zlib; bytes of the same significance are stored together."""
     planes = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.itemsize).T
     return np.frombuffer(zlib.compress(planes.tobytes()), np.uint8)
 
@@ -113,7 +110,7 @@ def _deflated(array: np.ndarray) -> np.ndarray:
 
 
 def load(folder: Path, description: dict) -> LanguageModel:
-    """Read the artifact of a language model that `save` has written.
+    """Read the artifact of a language model, which is a folder written by `save`.
 
     An error names the damaged file and the reason."""
     with errors_in(folder / DESCRIPTION):
@@ -153,7 +150,7 @@ def _is_reading(value: object) -> bool:
 
 
 def _is_size(value: object) -> bool:
-    """Language-model artifact: whether a field of model.json is a valid number of contexts or entries."""
+    """Language-model artifact: whether a field of model.json is a valid size, an integer from 1 to 2^31 - 1."""
     return type(value) is int and 1 <= value <= _MOST
 
 
@@ -169,9 +166,9 @@ _FIELDS: Fields = COMMON_FIELDS | {
 
 
 def _trie(description: dict, tensors: dict) -> Trie:
-    """Language-model artifact: read the trie of contexts from tensors.
+    """Language-model artifact: read the trie of contexts from tensors, and check it.
 
-    The tensors are checked and removed from the dictionary `tensors`."""
+    The tensors that are read are removed from the dictionary `tensors`."""
     words, nodes, entries = len(description["words"]), description["nodes"], description["entries"]
     code = _code_type(words)
     children = _inflated(tensors, "nodes.children", code, nodes).astype(np.int64)
@@ -197,10 +194,10 @@ def _trie(description: dict, tensors: dict) -> Trie:
 
 
 def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
-    """Language-model artifact: fill `trie.entry_word` with the words that `ranks` stand for.
+    """Language-model artifact: restore the next words in `trie.entry_word` from their ranks.
 
-    ranks [entries - V] are ranks among the next words of the parent context, as `_ranks` makes them. The trie is
-    processed level by level, because the next words of the parent context must be known first."""
+    `ranks` has the form that `_ranks` makes. Short contexts come first, because a rank refers to the next words of the
+    parent context."""
     entry_node, words = trie.entry_node, trie.entry_word
     begin, end = 1, int(trie.children[1])
     while begin < end:
@@ -213,9 +210,9 @@ def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
 
 
 def _weights(trie: Trie, tensors: dict) -> np.ndarray:
-    """Language-model artifact: read the weights of the entries from tensors: float32 [entries]
+    """Language-model artifact: read the weights from tensors (float32, one for each pair of a context and a next word).
 
-    The tensors are removed from the dictionary `tensors`."""
+    The tensors that are read are removed from the dictionary `tensors`."""
     written = trie.entries - trie.words
     bits = _inflated(tensors, "entries.same", np.uint8, -(-written // 8))
     same = np.append(np.zeros(trie.words, bool), np.unpackbits(bits, count=written).astype(bool))
@@ -228,10 +225,10 @@ def _weights(trie: Trie, tensors: dict) -> np.ndarray:
 
 
 def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> None:
-    """Language-model artifact: refuse word codes of a damaged file.
+    """Language-model artifact: raise an error if word codes are invalid, because the file is damaged.
 
-    Codes must lie below `end` and ascend within each owner. owner [codes] is the context, or the parent context, to
-    which each code belongs."""
+    Codes must lie below `end`. `owner` has the index of the context that each code belongs to. The codes of one owner
+    must ascend."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < end:
         raise UserError(f"{name} holds {codes.max()}, expected 0 to {end - 1}, the code of a word")
     if ((codes[1:] <= codes[:-1]) & (owner[1:] == owner[:-1])).any():
@@ -239,12 +236,12 @@ def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> N
 
 
 def _code_type(words: int) -> np.dtype:
-    """Language-model artifact: the smallest integer type for the word codes of a vocabulary and the code of `<s>`."""
+    """Language-model artifact: the smallest unsigned integer type for the codes of `words` words and of `<s>`."""
     return np.min_scalar_type(words + 1)
 
 
 def _inflated(tensors: dict, name: str, kind, size: int) -> np.ndarray:
-    """Language-model artifact: decompress a tensor of `size` numbers of type `kind` that `_deflated` has compressed.
+    """Language-model artifact: decompress a tensor that `_deflated` made from `size` numbers of type `kind`.
 
     The tensor is removed from the dictionary `tensors`."""
     packed, kind = take_bytes(tensors, name), np.dtype(kind)

@@ -1,6 +1,6 @@
 """Subcommands of `structsparse` for language models: predict, evaluate, next, sample and export.
 
-Modules that take long to import are imported when a subcommand runs."""
+Modules that are slow to import are imported only when a subcommand runs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def predict(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _scored_lines(model: LanguageModel, coded: ProvisionalText, text: EncodedText) -> str:
-    """Language-model subcommand `predict`: the output lines of the sentences of a text.
+    """Language-model subcommand `predict`: the output lines for the sentences of a text.
 
-    Each word and each sentence end has a line with its log-probability; a third column marks unknown words. An empty
+    Each word and each sentence end has a line with its log-probability. A third column marks unknown words. An empty
     line follows every sentence."""
     from structsparse.corpora.text_reading import END, UNKNOWN
 
@@ -58,7 +58,7 @@ def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _table(figures: dict) -> str:
-    """Language-model subcommand `evaluate`: the perplexities and sizes of a text as a table for the console."""
+    """Language-model subcommand `evaluate`: a console table with the perplexities of a text and its size in words."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
@@ -72,7 +72,7 @@ perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted
 def next(options: argparse.Namespace, model: LanguageModel) -> None:
     """Subcommand `structsparse next` of language models: print the most probable next words after a context.
 
-    Each word comes with the summands of its score."""
+    Each line says how much each suffix of the context adds to the word's score."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     unknown = model.unknown_words(options.context)
@@ -83,7 +83,7 @@ def next(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _reasons(word: NextWord) -> str:
-    """Language-model subcommand `next`: the summand of each context in the score of a next word, as a string."""
+    """Language-model subcommand `next`: a string that says how much each context adds to the score of a next word."""
     parts = (f"{' '.join(part.context) or '(any)'} -> {part.weight:+.2f}" for part in word.parts)
     return ", ".join(parts)
 
@@ -95,7 +95,7 @@ def sample(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def export(options: argparse.Namespace, model: LanguageModel) -> None:
-    """Subcommand `structsparse export` of language models: write the living contexts as text (tsv or arpa)."""
+    """Subcommand `structsparse export` of language models: write contexts with nonzero weights as tsv or arpa text."""
     from structsparse.tasks.lm.export import FORMATS
 
     with write_output(options) as output:

@@ -1,6 +1,7 @@
-"""The context tree of a text: a trie of all suffixes of the words before each target, or the collapsed tree.
+"""The context tree of a text: the word sequences (contexts) before each word, as a trie or as a collapsed tree.
 
-A target is a word to predict. The collapsed tree has one node for each chain of contexts with the same targets."""
+The parent of a context is the context without its first word. The collapsed tree merges a context into its parent if
+both occur at the same positions of the text."""
 
 from __future__ import annotations
 
@@ -14,59 +15,60 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.text import EncodedText, Vocabulary
 from structsparse.kernels.features import suffixes as kernels
 
-_MOST = np.iinfo(np.int32).max  # largest number of entries
+_MOST = np.iinfo(np.int32).max  # maximum number of entries (context, next word)
 _NODES = ("above", "word", "depth", "chain", "count")  # fields of ContextTree with one element per node
-_ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")  # fields with one element per entry
+_ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")  # ContextTree fields, one element per entry
 
 
 class Places(NamedTuple):
-    """The places of the targets (words to predict) of a text in a context tree: one node and one entry per target."""
+    """The places of a text's words in a context tree: one node and one entry for each target (word to predict).
 
-    node: np.ndarray  # int32 [targets], the longest known context of each target
-    entry: np.ndarray  # int32 [targets], the entry of the target word in the longest context that has one
+    A node is a context. An entry is a pair of a context and a next word."""
+
+    node: np.ndarray  # int32 [targets], the node of the longest known context before each target
+    entry: np.ndarray  # int32 [targets], the known entry (context, target word) with the longest context
 
     def take(self, targets: np.ndarray) -> Places:
-        """The places in the context tree of a subset of the targets; `targets` are indices or a mask."""
+        """Select the places in the context tree for some targets, which are given as indices or as a mask."""
         return Places(self.node[targets], self.entry[targets])
 
 
 @dataclass(frozen=True)
 class ContextTree:
-    """The context tree of a text: the contexts of all targets, and the next words of each context.
+    """The context tree of a text: the contexts of all targets (words to predict), and the next words of each context.
 
-    A target is a word to predict. The contexts of a target are the last 0 .. order - 1 words before the target. Nodes
-    are contexts, and parents come before children. Node 0 is the empty context. Entries are the (context, next word)
-    pairs of the training text, sorted by node, then by word. Parent entries come before child entries. The first V
-    entries are all V words after the empty context, unseen words included.
+    - The contexts of a target are the sequences of the last 0 .. order - 1 words before the target.
+    - A node is a context, and node 0 is the empty context. The parent is the context without its first word.
+    - An entry is a pair of a context and a next word. The empty context has an entry for each of the V words.
+    - Nodes are sorted by context length. Entries are sorted by node, then by word.
 
-    In a collapsed tree, one node stands for a chain of contexts with the same targets. The depth of the node is the
-    length of the longest context of the chain. The word of the node is the farthest word of the shortest context. Node
-    0 never joins a chain, because node 0 has entries of unseen words."""
+    In a collapsed tree, a node stands for several contexts of different lengths at the same text positions. The node's
+    `depth` is the length of the longest of these contexts. The node's `word` is the first word of the shortest."""
 
-    words: int  # V, the number of words that can be predicted; code V is <s>, which occurs in contexts only
-    order: int  # contexts have fewer words than this
-    collapsed: bool  # whether a node may stand for a chain of contexts; False: the tree is a trie
-    above: np.ndarray  # int32 [nodes], parent: the context without the farthest word; -1 for node 0
-    word: np.ndarray  # int32 [nodes], code of the farthest word of the context; -1 for node 0
-    depth: np.ndarray  # int32 [nodes], number of words of the longest context of the node
-    chain: np.ndarray  # int32 [nodes], number of contexts of the trie that the node stands for
-    count: np.ndarray  # int32 [nodes], number of training targets after this context
+    words: int  # V, the number of words that can be predicted; code V is <s>, which occurs only in contexts
+    order: int  # contexts have at most order - 1 words
+    collapsed: bool  # whether a node may stand for several contexts; if not, the tree is a trie
+    above: np.ndarray  # int32 [nodes], index of the parent, the context without its first word; -1 for node 0
+    word: np.ndarray  # int32 [nodes], code of the first word of the context; -1 for node 0
+    depth: np.ndarray  # int32 [nodes], number of words of the node's longest context
+    chain: np.ndarray  # int32 [nodes], number of contexts that the node stands for; 1 in a trie
+    count: np.ndarray  # int32 [nodes], number of training targets after the node's context
     ends: np.ndarray  # int32 [nodes], number of targets whose longest known context is this node
-    entry_node: np.ndarray  # int32 [entries], the context of each entry
+    entry_node: np.ndarray  # int32 [entries], the node (context) of each entry
     entry_word: np.ndarray  # int32 [entries], the code of the next word of each entry
-    entry_above: np.ndarray  # int32 [entries], entry of the same word after the parent context; -1 for the first V
-    entry_count: np.ndarray  # int32 [entries], occurrences in training
-    entry_ends: np.ndarray  # int32 [entries], number of targets whose deepest entry is this entry
-    node_levels: np.ndarray  # int64 [order + 1], first node of each level; parents lie in earlier levels
-    entry_levels: np.ndarray  # int64 [order + 1], first entry of each level
+    entry_above: np.ndarray  # int32 [entries], entry of the same word after the parent context; -1 without parent
+    entry_count: np.ndarray  # int32 [entries], number of occurrences of each entry in training
+    entry_ends: np.ndarray  # int32 [entries], number of targets for which no entry with a longer context exists
+    node_levels: np.ndarray  # int64 [order + 1], index of the first node of each level (context length)
+    entry_levels: np.ndarray  # int64 [order + 1], index of the first entry of each level (context length)
     vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def build(cls, text: EncodedText, order: int, collapse: bool = False) -> ContextTree:
         """Build the context tree of a text.
 
-        If `collapse` is set, a context joins the parent context when both have the same targets. Otherwise the tree is
-        a trie."""
+        If `collapse` is set, a context is merged into its parent context when both occur at the same positions of the
+        text. Otherwise, the tree is a trie."""
         return _build(text, order, collapse)
 
     @property
@@ -81,30 +83,32 @@ class ContextTree:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Context tree of a text: the first entry of each node, int32 [nodes + 1].
+        """Context tree of a text: the index of the first entry of each node (int32, an array of shape [nodes + 1]).
 
-        The entries of node n are starts[n] : starts[n + 1]."""
+        The entries of node n have the indices starts[n] : starts[n + 1]."""
         return kernels.offsets(self.entry_node, self.nodes)
 
     @cached_property
     def children(self) -> np.ndarray:
-        """Context tree of a text: the first child of each node, int32 [nodes + 1]; the tree must be a trie.
+        """Context tree of a text: the index of the first child of each node (int32, an array of shape [nodes + 1]).
 
-        The children of node n are children[n] : children[n + 1]."""
+        The children of node n have the indices children[n] : children[n + 1]. The tree must be a trie."""
         return kernels.offsets(self.above, self.nodes)
 
     @property
     def entry_depth(self) -> np.ndarray:
-        """Context tree of a text: the number of words of the longest context of each entry: int32 [entries]"""
+        """Context tree of a text: the number of words in the context of each entry (int32 [entries]).
+
+        If the entry stands for several contexts, the longest context counts."""
         return self.depth[self.entry_node]
 
     @property
     def entry_chain(self) -> np.ndarray:
-        """Context tree of a text: the number of trie entries that each entry stands for: int32 [entries]"""
+        """Context tree of a text: the number of contexts that each entry stands for (int32 [entries]); 1 in a trie."""
         return self.chain[self.entry_node]
 
     def up_to(self, order: int) -> ContextTree:
-        """The part of the context tree that has the contexts of a lower order; the tree must be a trie."""
+        """The part of the context tree with contexts of fewer than `order` words; the tree must be a trie."""
         self._require_trie("cut to a lower order")
         if not 1 <= order <= self.order:
             raise UserError(f"a trie of order {self.order} has no part of order {order}, expected 1 to {self.order}")
@@ -117,9 +121,10 @@ class ContextTree:
         )
 
     def locate(self, text: EncodedText) -> Places:
-        """Find the targets of a text in the context tree, which must be a trie.
+        """Find the targets (words to predict) of a text in the context tree, which must be a trie.
 
-        For each target, the result has the longest known context and the deepest entry of the target word."""
+        The result has, for each target, the longest known context, and the entry of the word with the longest
+        context."""
         self._require_trie("searched")
         if len(text.vocabulary) != self.words:
             raise UserError(
@@ -134,9 +139,10 @@ class ContextTree:
         return places
 
     def collapse(self) -> tuple[ContextTree, np.ndarray]:
-        """Collapse the context tree, which must be a trie; returns the collapsed tree and an array int32 [entries].
+        """Collapse the context tree: merge a context into its parent if both occur at the same positions of the text.
 
-        The array holds, for each entry of the trie, the number of the entry in the collapsed tree."""
+        The tree must be a trie. Returns the collapsed tree, and for each entry of the trie the index of its entry in
+        the collapsed tree (int32 [entries])."""
         self._require_trie("collapsed")
         node_of, entry_of = np.empty(self.nodes, np.int32), np.empty(self.entries, np.int32)
         depth, chain = np.empty(self.nodes, np.int32), np.empty(self.nodes, np.int32)
@@ -160,18 +166,18 @@ class ContextTree:
         return tree, entry_of
 
     def tops(self) -> np.ndarray:
-        """Context tree of a text: the length of the shortest context in the chain of each node: int32 [nodes]
+        """Context tree of a text: the number of words in the shortest context of each node (int32 [nodes]).
 
-        In a trie, a chain is a sequence of nodes that would become one node of the collapsed tree."""
+        In a trie, this is the shortest context that `collapse` would merge with the node's context."""
         tops = self.depth + np.int32(1) - self.chain
         return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
 
     def prune(self, alive: np.ndarray) -> tuple[ContextTree, np.ndarray]:
-        """Remove dead entries from the context tree, which must be a trie; returns the pruned trie and an array int64.
+        """Remove dead entries from the context tree, and contexts that are no longer needed; the tree must be a trie.
 
-        The array holds the number in the full trie of each entry of the pruned trie. alive [entries] marks the living
-        entries. The first V entries stay, and every node above a living entry stays. `entry_above` becomes the nearest
-        remaining entry above. So sums of weights along paths do not change if dead entries have weight zero."""
+        `alive` (bool [entries]) marks the living entries. Entries of the empty context and contexts above a living
+        entry are always kept. `entry_above` becomes the nearest kept entry of the same word after a shorter context.
+        Returns the smaller trie, and the old index of each of its entries (int64)."""
         alive = np.array(alive, bool)
         if alive.shape != (self.entries,):
             raise UserError(f"alive has shape {alive.shape}, expected one value for each of {self.entries:,} entries")
@@ -192,13 +198,13 @@ class ContextTree:
         return self._with(nodes, entries, **levels), rows
 
     def restrict(self, places: Places) -> tuple[ContextTree, np.ndarray]:
-        """The part of the context tree for a subset of the targets; also returns an array int64 [entries of the part].
+        """The part of the context tree for some targets (words to predict), and each entry's index in the full tree.
 
-        The array holds the number in the full tree of each entry of the part. The part has all nodes on the paths to
-        the contexts of the subset, with all entries of these nodes. `count` and `entry_count` are the counts of the
-        full tree; `ends` and `entry_ends` count only the subset. The cost depends only on the size of the part."""
+        `places` has the longest known contexts of these targets. The part has all suffixes of these contexts, with all
+        their entries. `count` and `entry_count` keep the values of the full tree, but `ends` and `entry_ends` count
+        only the given targets."""
         touched = self._paths(places.node)
-        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # the value for node 0 is not used
+        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # element 0 is overwritten below
         begins = np.zeros(len(touched) + 1, np.int64)
         np.cumsum(self.starts[touched + 1] - self.starts[touched], out=begins[1:])
         rows = np.empty(begins[-1], np.int64)
@@ -223,7 +229,7 @@ class ContextTree:
     def context(self, node: int) -> str:
         """The context of a node of the context tree, as a string of words in text order.
 
-        In a collapsed tree, "..." stands for the further words of a chain of contexts."""
+        In a collapsed tree, "..." stands for words that are left out."""
         parts = []
         while node > 0:
             word = int(self.word[node])
@@ -233,7 +239,7 @@ class ContextTree:
         return " ".join(parts)
 
     def _paths(self, nodes: np.ndarray) -> np.ndarray:
-        """Context tree of a text: some nodes and all ancestors of these nodes, ascending: int64"""
+        """Context tree of a text: the given nodes and all their ancestors, as ascending indices (int64)."""
         levels = [np.zeros(1, np.int64)]
         while len(nodes):
             nodes = np.unique(nodes).astype(np.int64)
@@ -242,21 +248,21 @@ class ContextTree:
         return np.unique(np.concatenate(levels))
 
     def _with(self, nodes: dict, entries: dict, **rest) -> ContextTree:
-        """A copy of the context tree with other nodes and entries; `ends` and `entry_ends` follow from the counts."""
+        """A copy of the context tree with other arrays of nodes and entries; `ends` and `entry_ends` are recomputed."""
         ends = kernels.left_over(nodes["count"], nodes["above"])
         entry_ends = kernels.left_over(entries["entry_count"], entries["entry_above"])
         return replace(self, **nodes, **entries, ends=ends, entry_ends=entry_ends, **rest)
 
     def _require_trie(self, action: str) -> None:
-        """Refuse an action that a collapsed context tree does not support; `action` is for the error message."""
+        """Raise an error if the context tree is collapsed; `action` names the refused action in the message."""
         if self.collapsed:
             raise UserError(f"only a trie of contexts can be {action}, this one is collapsed")
 
 
 def _first_places(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Context tree of a text: the position where each number 0 .. count - 1 first occurs in `numbers`: int64 [count]
+    """Context tree of a text: the index where each value 0 .. count - 1 first occurs in `numbers` (int64 [count]).
 
-    The numbers must appear for the first time in ascending order."""
+    The first occurrences of the values must be in ascending order."""
     running = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
 
@@ -299,27 +305,30 @@ def _build(text: EncodedText, order: int, collapse: bool) -> ContextTree:
 
 
 class _LevelBuilder(NamedTuple):
-    """Builder of one level of a context tree after the other; it groups the targets of the text by context."""
+    """Builder of a context tree, level by level; it groups the targets (words to predict) by the words before them."""
 
     codes: np.ndarray  # int32 [positions], word codes of the text
-    V: int  # size of the vocabulary, and the code of <s>
-    order: int  # contexts have fewer words than this
-    collapse: bool  # whether a context joins the parent context if both have the same targets
+    V: int  # number of words of the vocabulary; the code of <s> equals V
+    order: int  # contexts have at most order - 1 words
+    collapse: bool  # whether a context joins its parent context if both occur at the same positions
     by_code: np.ndarray  # int32 [positions], the positions of the text sorted by word code
-    group: np.ndarray  # int32 [positions], group of each target, -1 for none; a group shares the last k - 1 words
-    entry: np.ndarray  # int32 [positions], the deepest entry of each target so far
+    group: np.ndarray  # int32 [positions], group of each target (the targets after the same words); -1 for none
+    entry: np.ndarray  # int32 [positions], each target's entry with the longest context so far
 
     def level(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
         """Build the level of the context tree that has the contexts of k words.
 
-        A group is the set of targets with the same last k - 1 words. sizes [groups] and node_of [groups] are the number
-        of targets and the node of each group. `first_node` and `first_entry` are the numbers of the first new node and
-        entry.
+        A group is the set of all targets (words to predict) after the same k - 1 words. `sizes` and `node_of` have, for
+        each group, the number of targets and the node of the k - 1 words. New nodes are numbered from `first_node`, and
+        new entries from `first_entry`.
 
-        Returns five arrays. The first has the new nodes, [5, nodes]: parent, word, depth, chain length and count. The
-        second has the nodes that longer contexts joined by collapsing, one element per joined context. The third has
-        the new entries, [4, entries]: node, word, entry above and count. The last two are `sizes` and `node_of` for the
-        groups of the next level."""
+        Returns five arrays:
+
+        - the new nodes [5, nodes], with the rows parent, word, depth, chain and count
+        - for each context that joined its parent (collapsing), the node index of the parent
+        - the new entries [4, entries], with the rows node, word, parent entry and count
+        - `sizes` for the groups of the next level
+        - `node_of` for the groups of the next level"""
         codes, group = self.codes, self.group
         members = int(sizes.sum())
         slots, owner, places = (np.empty(members + extra, np.int32) for extra in (0, 0, 1))
@@ -344,9 +353,9 @@ class _LevelBuilder(NamedTuple):
 
 
 def _joined_rows(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Context tree of a text: concatenate the arrays [rows, columns] of all levels; returns a list of rows.
+    """Context tree of a text: join the arrays [rows, columns] of all levels into one array per row.
 
-    `parts`, the list of these arrays, is emptied to save memory."""
+    `parts` is the list of these arrays. It is emptied to save memory."""
     rows = [np.concatenate([part[row] for part in parts]) for row in range(len(parts[0]))]
     parts.clear()
     return rows

@@ -1,6 +1,6 @@
-"""The data of a language model: train, dev and test texts, tries of the training contexts, and batches of targets.
+"""The data of a language model: train, dev and test texts, tries of training contexts, and batches of targets.
 
-A target is a word to predict."""
+A target is a word to predict, and a context is the sequence of words before it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from structsparse.corpora.text import EncodedText
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.training.batches import Progress
 
-TRAIN = "train"  # name of the part of a corpus whose targets are trained on
+TRAIN = "train"  # name of the part of a corpus that a model is trained on
 
 
 @dataclass(frozen=True)
 class LanguageData:
-    """The data of a language model: train, dev and test texts in one vocabulary, and tries of the training contexts."""
+    """The data of a language model: train, dev and test texts with one vocabulary, and tries of the training contexts.
+
+    A context is a sequence of words before a word to predict."""
 
     texts: TextSplits
-    tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # by order, built on first use
-    truth: tuple[str, ...] = ()  # names of planted groups: always none, because no text corpus is planted
-    metric: str = "perplexity"  # dev score by which models are compared
+    tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # context trie for each model order
+    truth: tuple[str, ...] = ()  # names of groups planted in a synthetic corpus; always empty for texts
+    metric: str = "perplexity"  # name of the dev score by which models are compared
 
     @property
     def name(self) -> str:
@@ -44,15 +46,15 @@ class LanguageData:
         return self.texts.describe()
 
     def trie(self, order: int) -> ContextTree:
-        """Language model's data: the trie of the contexts of the training text for an order, built on first use."""
+        """Language model's data: the trie of training contexts with fewer than `order` words, built on first use."""
         if order not in self.tries:
             self.tries[order] = ContextTree.build(self.texts.train, order)
         return self.tries[order]
 
     def batches(self, part: str, size: int | None, **sharing) -> TargetBatches:
-        """Language model's data: batches of `size` targets of a part; None: one batch of all targets.
+        """Language model's data: batches of `size` targets (words to predict) of a part (train, dev or test).
 
-        Dev and test are only evaluated, and are always one batch each."""
+        If `size` is None, and for dev and test, all targets are one batch."""
         return TargetBatches(part, self.texts.parts[part], size if part == TRAIN else None, **sharing)
 
     def whole(self, part: str) -> TargetBatches:
@@ -67,13 +69,13 @@ class TargetBatch:
     part: str  # name of the text: train, dev or test
     chosen: np.ndarray | None  # int64 [targets], indices of the targets in the text; None: all targets
     items: int  # number of targets in the batch
-    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # sentence numbers for error messages: none
+    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # sentence indices for error messages; unused
 
 
 class TargetBatches(Progress):
     """Data loader of batches of targets (words to predict) from a language model's data.
 
-    The order of the targets depends only on the seed and the epoch. A run that was stopped within an epoch continues
+    The order of the targets depends only on the seed and the epoch. A run that was stopped within an epoch can continue
     with the next batch."""
 
     def __init__(
@@ -100,7 +102,7 @@ class TargetBatches(Progress):
         return -(-self.count // self.size)
 
     def __iter__(self) -> Iterator[TargetBatch]:
-        """The remaining batches of targets of the current epoch; after a complete epoch, all batches again."""
+        """The remaining batches of targets in this epoch; if none remain, a new epoch begins."""
         if self.done >= len(self):
             self.done = 0
         order = None
@@ -113,7 +115,7 @@ class TargetBatches(Progress):
             yield TargetBatch(self.part, chosen, self.count if chosen is None else len(chosen))
 
     def _order(self) -> np.ndarray:
-        """Language model's data: the order of the targets in the current epoch: int64 [targets]"""
+        """Language model's data: the indices of the targets, in the order of the current epoch (int64 [targets])."""
         if not self.shuffle:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)

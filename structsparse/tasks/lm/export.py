@@ -1,12 +1,11 @@
-"""Export of a language model as text: a table of the living contexts, or the ARPA format of other toolkits.
+"""Export of a language model as text: a table of contexts with nonzero weights, or the ARPA format of other toolkits.
 
-A log-linear model is not a back-off model, but the ARPA file has exactly the same probabilities. Let h be a context, h'
-the parent context, and Z(h) the sum of exp(score) over all words after h. Where a word w has no weight in h, the score
-of w is the score in h'. Therefore
+The ARPA file is in back-off form, and has exactly the probabilities of the model. Let h be a context, and h' the
+context without the first word of h. For a word w that has no weight after h,
 
-    p(w | h) = p(w | h') Z(h') / Z(h),
+    p(w | h) = p(w | h') Z(h') / Z(h).
 
-and the back-off weight of h is Z(h') / Z(h). The file lists the probability of every word that has a weight in h."""
+Z(h) is the sum of exp(score) over all words after h. The back-off weight of h in the file is Z(h') / Z(h)."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ import numpy as np
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
 
-_ROWS = 1 << 15  # number of lines that are made and yielded at once
+_ROWS = 1 << 15  # number of lines that are yielded at once
 _NEVER = "-99"  # log10 probability of `<s>` in the ARPA format; `<s>` is never predicted
 
 
 def tsv(model: LanguageModel) -> Iterator[str]:
     """Language-model export: lines of a tab-separated table, one line for every nonzero weight.
 
-    The columns are the context, the next word, the summand of the context in the word's score, and the word's
-    probability. If the model has training counts, the last column is the number of occurrences in training."""
+    The columns are the context, the next word, what the context adds to the word's score, and the word's probability.
+    If the model has training counts, the last column is the number of occurrences in training."""
     trie, name = model.trie, model.vocabulary.name
     yield "\t".join(["context", "word", "weight", "probability", *([] if trie.counts is None else ["count"])]) + "\n"
     living = np.flatnonzero(model.weights)
@@ -48,7 +47,7 @@ def tsv(model: LanguageModel) -> Iterator[str]:
 def arpa(model: LanguageModel) -> Iterator[str]:
     """Language-model export: lines of an ARPA file, with log10 probabilities and back-off weights, short n-grams first.
 
-    Besides the n-grams with a weight, the format requires the contexts of these n-grams and all prefixes."""
+    The file has the contexts, the n-grams with a weight, and all prefixes of both, as the format requires."""
     grams = _grams(model.trie)
     yield "\\data\\\n" + "".join(f"ngram {k}={len(level.last)}\n" for k, level in enumerate(grams, start=1))
     for length in range(1, len(grams) + 1):
@@ -63,21 +62,21 @@ FORMATS: dict[str, Callable[[LanguageModel], Iterator[str]]] = {"arpa": arpa, "t
 
 @dataclass(frozen=True)
 class _Grams:
-    """Language-model export: the n-grams of one length in an ARPA file, in ascending order."""
+    """Language-model export: the n-grams of one length in an ARPA file, sorted by word codes."""
 
-    prefix: np.ndarray  # int64 [n-grams], index of the n-gram of all words but the last; -1 for one word
+    prefix: np.ndarray  # int64 [n-grams], index of the shorter n-gram without the last word; -1 for single words
     last: np.ndarray  # int64 [n-grams], the code of the last word
-    node: np.ndarray  # int64 [n-grams], the trie node of the context with the same words; -1 for none
+    node: np.ndarray  # int64 [n-grams], the trie node of the context with exactly these words; -1 for none
 
 
 def _grams(trie: Trie) -> list[_Grams]:
-    """Language-model export: the n-grams of an ARPA file, one `_Grams` for each length 1, 2, ... in words.
+    """Language-model export: the n-grams of an ARPA file, one `_Grams` for each length.
 
-    The n-grams are the contexts, the contexts followed by a next word that has an entry, and all prefixes of both."""
+    The n-grams are the contexts, each context followed by each of its next words, and all prefixes of both."""
     base = trie.words + 1
-    # deep: contexts with unread words; at: for each of these contexts, the node whose `word` is the next unread word
+    # deep: contexts with unread words; at: for each of them, the trie node that has the next unread word
     deep, at = np.arange(1, trie.nodes), np.arange(1, trie.nodes)
-    number = np.full(trie.nodes, -1)  # by context: index of the n-gram of the words read so far
+    number = np.full(trie.nodes, -1)  # for each node: index of the n-gram of the words read so far
     levels = [_Grams(np.full(base, -1), np.arange(base), np.full(base, -1))]
     entry_node, depth = trie.entry_node, trie.depth
     number[deep], at = trie.word[deep], trie.above[at]
@@ -99,10 +98,10 @@ def _grams(trie: Trie) -> list[_Grams]:
 
 
 def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: slice) -> Iterator[str]:
-    """Language-model export: lines of an ARPA file for a slice of the n-grams of one length."""
+    """Language-model export: lines of an ARPA file for some n-grams of one length; `rows` selects the n-grams."""
     trie, level = model.trie, grams[length - 1]
     codes = np.empty((len(level.last[rows]), length + 1), np.int32)
-    codes[:, 0] = trie.words + 1  # the code of no word, so that contexts do not extend into the previous row
+    codes[:, 0] = trie.words + 1  # not a word code: it ends contexts at the beginning of their row
     number = np.arange(len(level.last))[rows]
     for k in range(length, 0, -1):
         codes[:, k], number = grams[k - 1].last[number], grams[k - 1].prefix[number]
@@ -117,9 +116,10 @@ def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: sl
 
 
 def _locate_last(trie: Trie, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Language-model export: the longest known context and the deepest entry of the last word of every n-gram.
+    """Language-model export: find the last word of every n-gram in the trie.
 
-    codes [n-grams, words + 1] are the word codes of the n-grams. The code in the first column is the code of no
-    word."""
+    Returns, for each n-gram, the node of the longest known context before the last word, and the entry of the last word
+    with the longest context. `codes` has the word codes of an n-gram in each row, after a first column without
+    words."""
     node, entry = trie.locate_codes(codes.ravel(), np.arange(1, len(codes) + 1) * codes.shape[1] - 1)
     return node, np.where(codes[:, -1] == trie.words, 0, entry)  # `<s>` has no entry; 0 is a placeholder

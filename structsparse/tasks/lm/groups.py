@@ -21,12 +21,12 @@ class ContextLayout(TableLayout):
 
     kind = "contexts"
 
-    tree: ContextTree  # the contexts and next words of the weights
+    tree: ContextTree  # the tree with an entry for each weight
 
     def chain_lengths(self) -> torch.Tensor | None:
-        """Groups of language-model weights: the number of trie entries that each entry stands for: float64 [entries]
+        """Groups of language-model weights: the number of contexts that share each weight (float64 [entries]).
 
-        In a collapsed tree, an entry stands for a chain of entries. None if the tree is not collapsed."""
+        Contexts share weights only in a collapsed tree. For other trees, the result is None."""
         return torch.from_numpy(self.tree.entry_chain).double() if self.tree.collapsed else None
 
 
@@ -36,9 +36,9 @@ def by_suffix(
 ) -> Forest:
     """Make nested groups of language-model weights: a forest with one tree for each next word.
 
-    A group consists of a pair (context, word) and all pairs of the same word with a longer context that ends in this
-    context. An entry of a collapsed tree stands for a chain of equal weights. The penalty counts each of these
-    weights."""
+    A group has the weight of a context and a word, and the weights of this word after all longer contexts that end in
+    this context. If several contexts share a weight (collapsed tree), the penalty counts the weight once per
+    context."""
     tree = layout.tree
     if tuple(shape) != (tree.entries,):
         raise UserError(
@@ -53,13 +53,13 @@ def by_suffix(
 class EntryNames(Sequence):
     """Names for the groups of language-model weights, such as `the chief -> executive` (context and next word).
 
-    There is one name for each entry of the context tree. A name is made only when the name is read."""
+    Each name is made when it is read."""
 
     def __init__(self, tree: ContextTree):
         self.tree = tree
 
     def __len__(self) -> int:
-        """The number of groups of language-model weights, which is the number of entries."""
+        """The number of groups of language-model weights, one for each pair of a context and a next word."""
         return self.tree.entries
 
     def __getitem__(self, entry):

@@ -10,7 +10,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.text import EncodedText
 from structsparse.tasks.lm.contexts import ContextTree, Places
 
-FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2 and 3 or more, where a level has too few entries for estimates
+FALLBACK = (0.5, 1.0, 1.5)  # default discounts of counts 1, 2 and 3 or more, if there are too few counts for estimates
 
 
 class KneserNey:
@@ -18,18 +18,18 @@ class KneserNey:
 
     The probability of a word w after a context h is
 
-        p(w | h) = max(c(h w) - D(c(h w)), 0) / c(h .) + backoff(h) p(w | h')
+        p(w | h) = max(c(h w) - D, 0) / c(h .) + backoff(h) p(w | h')
 
-    where h' is h without the farthest word, and c(h .) is the sum of c(h w) over all words w. D is the discount of a
-    count. backoff(h) is the share of c(h .) that the discounts remove. For the empty context, p(w | h') is 1 / V, where
-    V is the number of words.
+    - h' is h without its first word. If h is empty, p(w | h') is 1 / V, where V is the number of words.
+    - c(h w) is the number of occurrences of h w in training, if h has order - 1 words or begins with `<s>`. For other
+      h, c(h w) is the number of different words before h w.
+    - c(h .) is the sum of c(h w) over all words w.
+    - D is the discount of the count c(h w). If `modified` is set, D differs for counts 1, 2 and 3 or more (Chen and
+      Goodman 1998). Otherwise D = n1 / (n1 + 2 n2), where n1 and n2 are the numbers of pairs h w with count 1 and 2.
+    - backoff(h) is the sum of the discounts after h, divided by c(h .).
 
-    If h has order - 1 words or begins with `<s>`, the count c(h w) is the number of occurrences in training. For other
-    contexts, c(h w) is the number of different words to the left of h w.
-
-    `modified` discounts counts of 1, 2 and 3 or more differently, by the formulas of Chen and Goodman (1998). Otherwise
-    D = n1 / (n1 + 2 n2). Here n1 and n2 are the numbers of entries with count 1 and with count 2, for contexts of the
-    same length. A model of lower order can be counted from the same trie."""
+    Discounts are estimated separately for each length of h. The order of the model may be lower than that of the
+    trie."""
 
     def __init__(self, tree: ContextTree, order: int | None = None, modified: bool = True) -> None:
         if tree.collapsed:
@@ -40,8 +40,8 @@ class KneserNey:
         self.tree, self.order, self.modified = tree, order, modified
         levels = [self._level(k) for k in range(min(order, len(tree.node_levels) - 1))]
         discounted, backoff, self.discounts = zip(*levels, strict=True)
-        self.discounted = np.concatenate(discounted)  # float64 [entries], max(c(h w) - D, 0) / c(h .)
-        self.backoff = np.concatenate(backoff)  # float64 [nodes], backoff(h): the factor of the probability after h'
+        self.discounted = np.concatenate(discounted)  # float64 [entries], discounted count / count of the context
+        self.backoff = np.concatenate(backoff)  # float64 [nodes], back-off weight of each context
 
     @property
     def entries(self) -> int:
@@ -70,21 +70,21 @@ class KneserNey:
         return remaining / total[node], freed / total, discounts
 
     def _counts(self, k: int, entries: slice) -> np.ndarray:
-        """The Kneser-Ney counts of entries whose contexts have k words: int64 [entries of the level]
+        """The Kneser-Ney counts of the entries (context, next word) whose contexts have k words (int64).
 
-        At the highest order and after contexts that begin with `<s>`, these are numbers of occurrences. Elsewhere these
-        are numbers of different words to the left."""
+        For the longest contexts, and for contexts that begin with `<s>`, a count is the number of occurrences. For
+        other contexts, a count is the number of different words that precede the context and the word."""
         tree = self.tree
         tokens = tree.entry_count[entries].astype(np.int64)
         if k + 1 >= min(self.order, len(tree.node_levels) - 1):
             return tokens
         above = tree.entry_above[slice(*tree.entry_levels[k + 1 : k + 3])]
-        starts = tree.word[tree.entry_node[entries]] == tree.words  # <s> has no word to the left
+        starts = tree.word[tree.entry_node[entries]] == tree.words  # whether the context begins with <s>
         return np.where(starts, tokens, np.bincount(above - entries.start, minlength=len(tokens)))
 
     @cached_property
     def probabilities(self) -> np.ndarray:
-        """Kneser-Ney model: the probability of the word of each entry after the entry's context: float64 [entries]"""
+        """Kneser-Ney model: for each entry (context, word), the probability of the word after the context (float64)."""
         tree, result = self.tree, np.empty(self.entries)
         first = slice(0, tree.words)
         result[first] = self.discounted[first] + self.backoff[0] / tree.words
@@ -95,9 +95,9 @@ class KneserNey:
         return result
 
     def log_probabilities(self, text: EncodedText | Places) -> np.ndarray:
-        """Kneser-Ney model: the natural log-probability of each target (word to predict): float64 [targets]
+        """Kneser-Ney model: the natural log-probability of each target, which is a word to predict (float64 [targets]).
 
-        The targets are given by an encoded text, or by places in the context tree."""
+        `text` has the encoded targets, or the places of the targets in the context tree."""
         node, entry = self.tree.locate(text) if isinstance(text, EncodedText) else text
         node, entry = _up(node, self.tree.above, self.nodes), _up(entry, self.tree.entry_above, self.entries)
         result = self.probabilities[entry]
@@ -110,7 +110,7 @@ class KneserNey:
         return np.log(result)
 
     def distribution(self, node: int) -> np.ndarray:
-        """Kneser-Ney model: the probability of every next word after the context of a node: float64 [V]"""
+        """Kneser-Ney model: the probability of every word after the context of a node (float64, one per word)."""
         tree, path = self.tree, []
         while node >= 0:
             if node < self.nodes:
@@ -125,9 +125,9 @@ class KneserNey:
 
 
 def discounts_of(counts: np.ndarray, modified: bool) -> np.ndarray:
-    """The Kneser-Ney discounts of counts 0, 1, 2 and 3 or more: float64 [4]
+    """The Kneser-Ney discounts of counts 0, 1, 2 and 3 or more (float64 [4]).
 
-    `counts` are the counts of the entries of one level."""
+    `counts` has the counts of all pairs of a context and a next word, for contexts of one length."""
     n1, n2, n3, n4 = np.bincount(counts, minlength=5)[1:5].tolist()
     if not modified:
         one = n1 / (n1 + 2 * n2) if n1 else FALLBACK[0]
@@ -141,10 +141,10 @@ def discounts_of(counts: np.ndarray, modified: bool) -> np.ndarray:
 
 
 def _up(places: np.ndarray, above: np.ndarray, size: int) -> np.ndarray:
-    """Kneser-Ney model of a lower order: the nearest ancestor with a number below `size`, for each place in the trie.
+    """Kneser-Ney model of a lower order: replace each index in a trie by its nearest ancestor below `size`.
 
-    `places` are nodes or entries, and `above` holds the parent of each node or entry. A place below `size` stays. The
-    result is a new array: int64 [places]."""
+    `places` are indices of nodes, or of entries. `above` has the parent of each node or entry. Indices below `size`
+    stay."""
     places = places.astype(np.int64)
     deep = np.flatnonzero(places >= size)
     while len(deep):

@@ -1,4 +1,4 @@
-"""Predictor of a trained language model: log-probabilities of texts, next words with reasons, and random sentences.
+"""Predictor of a trained language model: log-probabilities of texts, most probable next words, and random sentences.
 
 This module does not import modules for training."""
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree
 
 _EXPECTED = "a language model reads texts (str) or sentences (lists of words)"  # beginning of error messages
-LONGEST = 1000  # most words of a random sentence; needed because some models never predict a sentence end
-Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # a text, a file, or several texts or sentences of words
+LONGEST = 1000  # maximum number of words of a random sentence, as some models never predict a sentence end
+Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # one text, a file, several texts, or several lists of words
 
 
 class ScoredWord(NamedTuple):
     """Language-model predictor: a word of a text and its log-probability after the words before it."""
 
-    word: str  # the word after the reading rules of the model; `</s>` at the end of a sentence
+    word: str  # the word as the model reads it (such as in small letters); `</s>` at the end of a sentence
     log_probability: float  # natural logarithm of the probability
     known: bool  # whether the vocabulary has the word; unknown words are scored as `<unk>`
 
 
 class Part(NamedTuple):
-    """Language-model predictor: one summand of a next word's score, from one context that ends the text."""
+    """Language-model predictor: what one context adds to the score of a next word."""
 
     context: tuple[str, ...]  # the words of the context, in text order
     weight: float  # what the context adds to the score
 
 
 class NextWord(NamedTuple):
-    """Language-model predictor: a probable next word, with its probability and the summands of its score."""
+    """Language-model predictor: a probable next word, with its probability and what each context adds to its score."""
 
     word: str
-    probability: float  # exp of the sum of the parts, divided by the sum of such values over all words
-    parts: tuple[Part, ...]  # the part of the empty context first, then the parts of longer contexts
+    probability: float  # softmax of the word's score among all words; the score is the sum of the weights in `parts`
+    parts: tuple[Part, ...]  # what each context adds to the score, beginning with the empty context
 
 
 class Context(NamedTuple):
-    """Language-model predictor: a living context, and the summands that it adds to the scores of next words."""
+    """Language-model predictor: a context with nonzero weights, and what it adds to the scores of next words."""
 
     words: tuple[str, ...]  # the words of the context, in text order
     weights: dict[str, float]  # what the context adds to the score of each next word that has a nonzero weight
@@ -64,16 +64,17 @@ class Context(NamedTuple):
 class LanguageModel:
     """Predictor: a trained log-linear language model, with vocabulary, reading rules, context trie and weights.
 
-        p(word | context) is proportional to exp(base[word] + sum of alpha^depth * weight)
+        p(word | context) is proportional to exp(base[word] + sum over k of alpha^k * weight_k)
 
-    The sum is over the suffixes of the context, of depth = 0, 1, 2, ... words, after which the word has a weight."""
+    Here weight_k is the weight of the word after the last k words of the context, k = 0, 1, 2, ... Missing weights are
+    zero."""
 
     vocabulary: Vocabulary  # the words that can be predicted
     reading: TextReading  # rules by which text is split into sentences and words
     trie: Trie  # the contexts, and the next words that have a weight after each context
     weights: np.ndarray  # float32 or float64 [entries], one weight for each context and next word
-    alpha: float = 1.0  # weights of contexts of d words are multiplied by alpha^d
-    base: np.ndarray | None = None  # float32 or float64 [V], constant added to the score of each word; None: zeros
+    alpha: float = 1.0  # weights of contexts of k words are multiplied by alpha^k
+    base: np.ndarray | None = None  # float32 or float64 [words], constant added to the score of each word; None: zeros
 
     def __repr__(self) -> str:
         """Language-model predictor: a short description with the numbers of words, contexts and weights."""
@@ -86,8 +87,8 @@ class LanguageModel:
     ) -> LanguageModel:  # fmt: skip
         """Make the predictor of a language model from the weights of an `NgramModel`.
 
-        table [entries] holds the weights of the entries of `tree`, which must be a trie. Entries with weight zero are
-        left out, except the entries of the empty context."""
+        `table` has a weight for each entry (context, next word) of `tree`. The tree must be a trie. Zero weights are
+        left out, except those of the empty context."""
         if tree.collapsed:
             raise UserError("a language model is made from a trie; expand a collapsed tree first")
         table = np.asarray(table)
@@ -100,9 +101,7 @@ class LanguageModel:
 
     @cached_property
     def increments(self) -> np.ndarray:
-        """Language-model predictor: the summand that each entry adds to the score of a word: float64 [entries]
-
-        An entry is a pair of a context and a next word."""
+        """Language-model predictor: what each entry (context, word) adds to the score of the word: float64 [entries]"""
         scale = np.power(float(self.alpha), self.trie.depth)
         increments = self.weights * np.repeat(scale, np.diff(self.trie.starts))
         if self.base is not None:
@@ -111,14 +110,16 @@ class LanguageModel:
 
     @cached_property
     def scores(self) -> np.ndarray:
-        """Language-model predictor: the score of each entry's word after the entry's context: float64 [entries]"""
+        """Language-model predictor: for each entry (context, word), the score of the word after the context.
+
+        The result is float64 [entries]."""
         scores = np.empty(self.trie.entries)
         kernels.score(self.increments, self.trie.entry_above, scores)
         return scores
 
     @cached_property
     def log_z(self) -> np.ndarray:
-        """Language-model predictor: the log-partition function of each context: float64 [nodes]
+        """Language-model predictor: the log-partition function of each context (float64 [nodes]).
 
         This is the logarithm of the sum of exp(score) over all words."""
         log_z, trie = np.empty(self.trie.nodes), self.trie
@@ -130,8 +131,8 @@ class LanguageModel:
     def predict(self, texts: Texts) -> list[list[ScoredWord]]:
         """Language-model predictor: the log-probabilities of the words and sentence ends of each text.
 
-        `texts` is one text (str), a list of texts or of sentences (lists of words), or the `Path` of a file, plain or
-        gzipped. Each sentence of a file is a text."""
+        `texts` is one text (str), a list of texts, a list of sentences (lists of words), or the `Path` of a file, plain
+        or gzipped. For a file, the result has a list for each sentence."""
         if not isinstance(texts, os.PathLike):
             return [[*self.scored_words(coded, text)] for coded, text in self._texts(texts)]
         result = []
@@ -147,9 +148,7 @@ class LanguageModel:
         return [self.next_words(text, count) for text in _listed(texts)]
 
     def marginals(self, texts: Texts) -> NoReturn:
-        """Language-model predictor: raise an error, because a language model has no marginals.
-
-        All words of a text are given, so that there are no hidden variables."""
+        """Language-model predictor: raise an error; a language model has no hidden variables and hence no marginals."""
         raise UserError(
             "a language model has no marginals, the words of a text are given; predict(texts) tells their "
             "log-probabilities, distribution(context) the probability of every next word"
@@ -158,8 +157,8 @@ class LanguageModel:
     def evaluate(self, source: Texts) -> dict[str, float]:
         """Language-model predictor: the perplexity of texts, and the numbers of sentences and words.
 
-        `perplexity` is over words in the vocabulary, `perplexity_open` over all words. `source` is the path of a file,
-        plain or gzipped, or a list of texts or of sentences (lists of words)."""
+        `perplexity` is over the words in the vocabulary. `perplexity_open` is over all words. `source` is the path of a
+        file, plain or gzipped, or a list of texts or of sentences (lists of words)."""
         score, sentences = Perplexity(), 0
         blocks = self.stream(Path(source)) if isinstance(source, str | os.PathLike) else self._texts(source)
         for coded, text in blocks:
@@ -175,18 +174,16 @@ class LanguageModel:
         return code_pieces(source, ((list(words), True) for words in sentences), self.reading).text(self.vocabulary)
 
     def stream(self, source: Path | BinaryIO) -> Iterator[tuple[ProvisionalText, EncodedText]]:
-        """Language-model predictor: read a file, plain or gzipped, or a pipe, block by block in constant memory.
+        """Language-model predictor: read a file (plain or gzipped) or a pipe in blocks of sentences.
 
-        Each block of sentences comes as provisional text, which has all words, and as encoded text, in which `<unk>`
-        replaces unknown words."""
+        Yields each block in two forms: provisional text with the original words, and encoded text with `<unk>` for
+        unknown words."""
         blocks = sentences_of_file if isinstance(source, os.PathLike) else sentences_of_stream
         for coded in blocks(source, self.reading):
             yield coded, coded.text(self.vocabulary)
 
     def log_probabilities(self, text: EncodedText) -> np.ndarray:
-        """Language-model predictor: the natural log-probability of every target of a text: float64 [targets]
-
-        The targets are all words and sentence ends."""
+        """Language-model predictor: the natural log-probability of every word and sentence end of a text (float64)."""
         if text.vocabulary is not self.vocabulary and text.vocabulary != self.vocabulary:
             raise UserError(f"{text.source}: its words are coded for another model, expected the codes of this one")
         node, entry = self.trie.locate(text)
@@ -195,14 +192,14 @@ class LanguageModel:
     def scored_words(self, coded: ProvisionalText, text: EncodedText) -> Iterator[ScoredWord]:
         """Language-model predictor: the words of a text with log-probabilities; `</s>` follows each sentence.
 
-        `coded` and `text` are the same text, with all words and with unknown words as `<unk>`."""
+        `coded` is the text with its original words. `text` is the same text with `<unk>` for unknown words."""
         words = [END, *coded.words]
         values, known = self.log_probabilities(text).tolist(), text.known[text.targets].tolist()
         for code, value, is_known in zip(coded.codes.tolist(), values, known, strict=True):
             yield ScoredWord(words[code], value, is_known)
 
     def _texts(self, texts: str | Iterable[str | Sequence[str]]) -> Iterator[tuple[ProvisionalText, EncodedText]]:
-        """Language-model predictor: the texts given to a method, each as provisional text and as encoded text."""
+        """Language-model predictor: read texts; yields each text with its original words, and encoded with `<unk>`."""
         for text in _listed(texts):
             coded = code_pieces("text", self._sentences(text), self.reading)
             yield coded, coded.text(self.vocabulary)
@@ -210,7 +207,7 @@ class LanguageModel:
     def _sentences(self, text: str | Sequence[str]) -> Iterable[tuple[list[str], bool]]:
         """Language-model predictor: the sentences of one text, in pieces.
 
-        A piece is a list of tokens, with True if the sentence ends after the piece."""
+        A piece is a list of tokens, and whether the sentence ends after these tokens."""
         if isinstance(text, str):
             return sentences_of([(line, True) for line in text.split("\n")], self.reading)
         if isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
@@ -220,14 +217,14 @@ class LanguageModel:
     # --- next words
 
     def distribution(self, context: str | Sequence[str]) -> np.ndarray:
-        """Language-model predictor: the probability of every word of the vocabulary after a context: float64 [V]"""
+        """Language-model predictor: the probability of every vocabulary word after a context (float64 [words])."""
         return self._after(self.trie.path(self._codes(context))[-1])
 
     def next_words(self, context: str | Sequence[str], count: int = 10) -> list[NextWord]:
         """Language-model predictor: the most probable next words after a context, most probable first.
 
-        Each word comes with the summands of its score, from the context and the suffixes of the context. A context that
-        begins with `<s>` is the beginning of a sentence."""
+        Each word comes with what each suffix of the context adds to its score. A context that begins with `<s>` is the
+        beginning of a sentence."""
         if type(count) is not int or count < 1:
             raise UserError(f"the {count} most probable words were requested, expected a number from 1 on")
         path = self.trie.path(self._codes(context))
@@ -255,7 +252,7 @@ class LanguageModel:
             yield [self.vocabulary.name(code) for code in sentence[1:] if code != end]
 
     def contexts(self) -> Iterator[Context]:
-        """Language-model predictor: the living contexts, which have a nonzero weight; short contexts come first."""
+        """Language-model predictor: the contexts with a nonzero weight, short contexts first."""
         name, bounds = self.vocabulary.name, self.trie.starts.tolist()
         for node in range(self.trie.nodes):
             begin, end = bounds[node : node + 2]
@@ -272,8 +269,8 @@ class LanguageModel:
     def _words(self, context: str | Sequence[str], opens: bool = False) -> tuple[bool, list[str]]:
         """Language-model predictor: whether a context begins a sentence, and the words of the context.
 
-        The words follow the reading rules of the model. `<s>` or `</s>` in the context marks the beginning of a
-        sentence; words before the mark are left out. `opens` says whether a context without a mark begins a
+        The reading rules of the model are applied to the words. `<s>` or `</s>` in the context begins a sentence, and
+        the words before this mark are left out. `opens` says whether a context without such a mark begins a
         sentence."""
         if not isinstance(context, Iterable):
             raise UserError(f"{_EXPECTED}, got {context!r:.60}")
@@ -287,20 +284,21 @@ class LanguageModel:
     def _codes(self, context: str | Sequence[str], opens: bool = False) -> list[int]:
         """Language-model predictor: the codes of the words of a context.
 
-        The code of `<s>` comes first if the context begins a sentence. `opens` says whether a context without a mark
-        does."""
+        If the context begins a sentence, the code of `<s>` comes first. `opens` says whether a context that contains
+        neither `<s>` nor `</s>` begins a sentence."""
         opens, words = self._words(context, opens)
         codes, unknown = self.vocabulary.codes, self.vocabulary.unknown
         return [*([self.vocabulary.start] if opens else []), *(codes.get(word, unknown) for word in words)]
 
     def _after(self, node: int) -> np.ndarray:
-        """Language-model predictor: the probability of every word after the context of a trie node: float64 [V]"""
+        """Language-model predictor: the probability of every word after the context of a trie node: float64 [words]"""
         return np.exp(self.trie.after(node, self.scores) - self.log_z[node])
 
     def _parts(self, path: Sequence[int], word: int) -> Iterator[Part]:
-        """Language-model predictor: the summands of a word's score, one for each context with a weight of the word.
+        """Language-model predictor: what each context adds to the score of a word.
 
-        `path` lists the trie nodes of the contexts, from the empty context to the longest known context."""
+        `path` lists the trie nodes of the contexts, from the empty context to the longest known context. Contexts
+        without a weight for the word are left out."""
         for node in path:
             entry = self.trie.entry(node, word)
             if node == 0 or entry >= 0:

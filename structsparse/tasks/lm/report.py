@@ -10,13 +10,13 @@ from structsparse.base.files import atomic_file, write_text
 from structsparse.report import tables
 from structsparse.tasks.lm.contexts import ContextTree
 
-MOST_ENTRIES = 10_000  # largest number of rows in contexts.tsv
+MOST_ENTRIES = 10_000  # maximum number of rows in contexts.tsv
 
 
 def write_tables(folder: Path, tree: ContextTree, weights: np.ndarray) -> tables.Table:
     """Language-model report: write contexts.tsv, depths.tsv and depths.md for the n-gram model of a run.
 
-    Returns the table of depths for the console."""
+    Returns the table in depths.tsv, which has a row for each length of context."""
     table = by_depth(tree, weights)
     write_text(folder / "contexts.tsv", tables.tsv(heaviest(tree, weights)))
     write_text(folder / "depths.tsv", tables.tsv(table))
@@ -25,15 +25,15 @@ def write_tables(folder: Path, tree: ContextTree, weights: np.ndarray) -> tables
 
 
 def write_log_probabilities(path: Path, log_probabilities: np.ndarray) -> None:
-    """Language-model report: write the log-probabilities of the known test targets as a numpy file.
+    """Language-model report: write the log-probabilities of the test words in the vocabulary as a numpy file.
 
-    With two such files, two language models can be compared target by target."""
+    With two such files, two language models can be compared word by word."""
     with atomic_file(path) as file:
         np.save(file, log_probabilities)
 
 
 def by_depth(tree: ContextTree, weights: np.ndarray) -> tables.Table:
-    """Language-model report: table of living contexts and entries, one row for each number of words in the context."""
+    """Language-model report: a table with the numbers of contexts and nonzero weights for each length of context."""
     depth, living = tree.depth[tree.entry_node], weights != 0
     contexts = np.zeros(tree.nodes, bool)
     contexts[tree.entry_node[living]] = True
@@ -49,9 +49,9 @@ def by_depth(tree: ContextTree, weights: np.ndarray) -> tables.Table:
 
 
 def heaviest(tree: ContextTree, weights: np.ndarray) -> tables.Table:
-    """Language-model report: table of the living entries with the largest |weight| times occurrences in training.
+    """Language-model report: a table of the weights with the largest |weight| times occurrences in training.
 
-    An entry is a pair of a context and a next word."""
+    Each weight belongs to a pair of a context and a next word."""
     gains = np.abs(weights) * tree.entry_count
     entries = np.argsort(-gains, kind="stable")[: min(int((weights != 0).sum()), MOST_ENTRIES)]
     contexts = (tree.context(node) for node in tree.entry_node[entries].tolist())
@@ -61,11 +61,10 @@ def heaviest(tree: ContextTree, weights: np.ndarray) -> tables.Table:
 
 
 def distinct_parameters(tree: ContextTree, weights: np.ndarray) -> int:
-    """Language-model report: the number of parameters, where equal weights along a path of contexts count once.
+    """Language-model report: the number of parameters, as defined by Nelakanti et al. (2013, definition 3).
 
-    This is the number of living entries, less the entries that share the weight of a parent entry. A parent entry has
-    the same next word after a shorter context. The weight is shared if both weights are equal and the parent entry has
-    no other living child (Nelakanti et al. 2013, definition 3)."""
+    This is the number of nonzero weights, but a weight does not count if it equals its parent weight and is the only
+    nonzero child. The parent weight has the same next word, and the context without its first word."""
     living = weights != 0
     above, below = tree.entry_above[tree.words :], slice(tree.words, None)
     living_children = np.bincount(above[living[below]], minlength=tree.entries)
@@ -74,5 +73,5 @@ def distinct_parameters(tree: ContextTree, weights: np.ndarray) -> int:
 
 
 def _nearly_equal(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Language-model report: whether pairs of weights are equal up to a relative difference of 1e-6: bool [pairs]"""
+    """Language-model report: whether pairs of weights are equal up to a relative difference of 1e-6 (bool [pairs])."""
     return np.abs(left - right) <= 1e-6 * np.maximum(np.abs(left), np.abs(right))

@@ -9,21 +9,20 @@ import numpy as np
 from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.trie import Trie
 
-_LEAST = 1e-280  # least total mass of the proposals; smaller masses are inexact in floating point
-_TRIES = 1000  # most proposals; if all are rejected, the draw is over the full vocabulary
+_LEAST = 1e-280  # minimum sum of unnormalized proposal probabilities; smaller sums are inexact in floating point
+_TRIES = 1000  # maximum number of proposals; then the word is drawn from the full vocabulary
 
 
 class Sampler:
     """Sampler of next words from a language model: exact rejection sampling.
 
-    The probability of a word is proportional to exp(score / temperature).
+    The probability of a word is proportional to its mass exp(score / temperature). The gain of a context for a word is
+    the increase of the mass over the next shorter context. Negative increases are replaced by 0.
 
-    The mass of an entry (context, word) is exp(score / temperature), up to a constant factor. The entry above has the
-    same word, after the nearest shorter context with such an entry. The increase of an entry is the mass minus the mass
-    of the entry above. A negative increase counts as 0. The sampler proposes an entry on the path of the context with
-    probability proportional to the increase. The sampler accepts the word with probability m / s. Here m is the mass of
-    the word's deepest entry on the path. s is the sum of the increases of the word's entries along the path. If all
-    weights are positive, the first proposal is always accepted."""
+    1. Propose a suffix of the context and a word, with a probability proportional to the gain.
+    2. Accept the word with probability m / s. Here m is the mass of the word after the whole context. s is the sum of
+       the gains of all suffixes for the word.
+    3. Repeat until a word is accepted."""
 
     def __init__(self, trie: Trie, scores: np.ndarray, temperature: float):
         self.trie, self._scores = trie, scores
@@ -51,9 +50,9 @@ class Sampler:
         return self._draw_among_all(path[-1], generator)
 
     def _draw_among_all(self, node: int, generator: np.random.Generator) -> int:
-        """Sampling from a language model: draw a next word over the full vocabulary, at a cost of V scores.
+        """Sampling from a language model: draw a next word from the full vocabulary, without rejection.
 
-        This is for contexts with many rejections or with tiny masses. V is the number of words."""
+        This is for contexts with many rejections or with masses too small for floating point."""
         scores = self.trie.after(node, self._scores)
         masses = np.cumsum(np.exp((scores - scores.max()) * self._cooling))
         return int(np.searchsorted(masses, generator.random() * masses[-1], side="right"))

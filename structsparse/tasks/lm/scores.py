@@ -10,24 +10,23 @@ import numpy as np
 class Perplexity:
     """The score of a language model: perplexity, exp of the mean negative log-probability of the targets.
 
-    A target is a word or sentence end to predict. Targets of several texts can be added one after the other.
-    `perplexity` is over the targets in the vocabulary, as papers report it. `perplexity_open` is over all targets,
-    where unknown words are scored as `<unk>`."""
+    A target is a word or sentence end to predict. `perplexity` is over the targets in the vocabulary, as in papers.
+    `perplexity_open` is over all targets, with unknown words scored as `<unk>`."""
 
     def __init__(self) -> None:
-        # summed negative log-probability and number of known targets, then the same for unknown targets
+        # four numbers: the summed negative log-probability and the count of known targets, then of unknown targets
         self.counts = np.zeros(4)
 
     def add(self, log_probabilities: np.ndarray, known: np.ndarray) -> None:
-        """Add targets to the perplexity score of a language model.
+        """Add targets (words to predict) to the perplexity score of a language model.
 
-        log_probabilities [targets] are natural logarithms. known [targets], bool, says whether each target is in the
+        `log_probabilities` [targets] are natural logarithms. `known` (bool [targets]) says which targets are in the
         vocabulary."""
         for place, mask in ((0, known), (2, ~known)):
             self.counts[place : place + 2] += -log_probabilities[mask].sum(), mask.sum()
 
     def result(self) -> dict[str, float]:
-        """The perplexity scores of a language model, and the numbers of known and unknown targets."""
+        """The perplexity scores of a language model, and the counts of known and unknown words."""
         total, known, unknown_total, unknown = self.counts.tolist()
         return {
             "perplexity": _exp_of_mean(total, known),
@@ -38,9 +37,9 @@ class Perplexity:
 
 
 def _exp_of_mean(total: float, count: float) -> float:
-    """Perplexity score: exp(total / count) of a summed negative log-probability; NaN without targets.
+    """Perplexity score: exp(total / count) of a summed negative log-probability; NaN if the count is zero.
 
-    The result is infinity if the value is too large, as for a model that diverged in training."""
+    If the value is too large for a float, the result is infinity."""
     try:
         return math.exp(total / count) if count else math.nan
     except OverflowError:

@@ -11,7 +11,7 @@ from structsparse.corpora.byte_streams import chunks, name_of, whole_lines
 from structsparse.corpora.text import ProvisionalText, code_pieces
 from structsparse.corpora.text_reading import TextReading, decoded, lines_of_text, sentences_of
 
-BLOCK = 1 << 17  # least number of words in a block of a file, except in the last block
+BLOCK = 1 << 17  # minimum number of words in a block; the last block may have fewer
 
 
 def sentences_of_file(path: Path, reading: TextReading) -> Iterator[ProvisionalText]:
@@ -22,8 +22,7 @@ def sentences_of_file(path: Path, reading: TextReading) -> Iterator[ProvisionalT
 def sentences_of_stream(stream: BinaryIO, reading: TextReading) -> Iterator[ProvisionalText]:
     """Text stream for a language model: the sentences that have arrived in a pipe, in blocks, without waiting for more.
 
-    In running text each sentence is a block. It is not known which sentence is the last that has arrived, so no
-    sentence waits for a fuller block."""
+    In running text (not one sentence per line), each sentence is a block."""
     lines, running = _ArrivingLines(stream), reading.sentences == "text"
     return _blocks(lines.source, sentences_of(lines, reading), reading, lambda: running or lines.exhausted)
 
@@ -31,13 +30,13 @@ def sentences_of_stream(stream: BinaryIO, reading: TextReading) -> Iterator[Prov
 class _ArrivingLines:
     """Text stream for a language model: the lines of a pipe as they arrive.
 
-    `exhausted` is true after the last line that has arrived so far."""
+    `exhausted` is true when all lines that have arrived so far were yielded."""
 
     def __init__(self, stream: BinaryIO):
         self.stream, self.source, self.exhausted = stream, name_of(stream), False
 
     def __iter__(self) -> Iterator[tuple[str, bool]]:
-        """Text stream for a language model: yield each line of the pipe, with True because the line is complete."""
+        """Text stream for a language model: yield each line of the pipe as (line, True); True means a complete line."""
         number = 0
         for data, _ in whole_lines(chunks(self.stream, "text")):
             lines = data.removesuffix(b"\n").split(b"\n") if data else []
@@ -50,10 +49,10 @@ class _ArrivingLines:
 def _blocks(
     source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading, due: Callable[[], bool]
 ) -> Iterator[ProvisionalText]:
-    """Text stream for a language model: blocks of complete sentences with at least BLOCK words together.
+    """Text stream for a language model: group sentences into blocks of at least BLOCK words.
 
-    A block may be smaller when `due()` is true. `pieces` are lists of tokens, each with whether the sentence ends
-    there. If the text has an error, the sentences before the error are yielded first."""
+    `pieces` yields pairs: a list of tokens, and whether the sentence ends there. When `due()` is true, a block may be
+    smaller. If the text has an error, the sentences before the error are yielded first."""
     buffer, words, any_block, failure = [], 0, False, None
     try:
         for tokens, ends in pieces:

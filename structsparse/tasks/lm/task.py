@@ -38,7 +38,8 @@ PRECISIONS = "float32", "float64"  # choices of model.precision, the number type
 def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
     """Language-model task: make the log-linear n-gram model with initial weights.
 
-    The model is on the trie of all contexts or, if `collapse` is set, on the collapsed tree."""
+    If `collapse` is set, nested contexts share their weights if they occur at the same positions of the training
+    text."""
     if collapse and alpha != 1:
         raise UserError(
             f"model.collapse=true joins contexts with equal weights, but model.alpha={alpha} makes their weights "
@@ -61,7 +62,7 @@ def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
 class LanguageModule(TaskModule):
     """The Lightning module of the language-model task that trains an `NgramModel`.
 
-    A model on a collapsed tree is evaluated on the full trie of contexts."""
+    If contexts share weights (collapsed tree), the model is expanded to the full trie of contexts for evaluation."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class LanguageModule(TaskModule):
     ) -> None:
         super().__init__(loss, optimizer, Perplexity, penalised, final_lr, fingerprint)
         self.model, self.trie, self.texts = model, trie, texts
-        self._places: dict[str, Places] = {}  # cache of `places`, by part
-        # cache of `on_trie`: the model on the trie, and for each trie entry the entry of the collapsed tree
+        self._places: dict[str, Places] = {}  # results of the method `places`, by part
+        # results of `on_trie`: the model on the full trie, and the index in the collapsed tree of each trie entry
         self._on_trie: list | None = None
 
     @property
@@ -88,7 +89,7 @@ class LanguageModule(TaskModule):
     def step(self, batch: TargetBatch) -> Tensor:
         """Language-model task: the mean loss of a batch of targets (words to predict).
 
-        Only the loss of training targets has a gradient."""
+        For dev and test, the loss has no gradient."""
         if batch.part != TRAIN:
             return mean_surprise(self, batch)
         if batch.chosen is None:
@@ -105,19 +106,19 @@ class LanguageModule(TaskModule):
         return self._places[part]
 
     def count(self, batch: TargetBatch, score: Perplexity) -> None:
-        """Language-model task: add the targets of the batch's part (such as dev) to the score of an n-gram model."""
+        """Language-model task: add all words of the batch's part (dev or test) to the score of an n-gram model."""
         text = self.texts[batch.part]
         score.add(self.log_probabilities(batch.part), text.known[text.targets])
 
     def log_probabilities(self, part: str) -> np.ndarray:
-        """Language-model task: the n-gram log-probabilities of the targets of a part: float64 [targets]"""
+        """Language-model task: the n-gram log-probabilities of the words of a part (train, dev or test)."""
         return self.on_trie().log_probabilities(self.places(part)).cpu().numpy()
 
     @torch.no_grad()
     def on_trie(self) -> NgramModel:
         """Language-model task: the n-gram model on the full trie of contexts.
 
-        A weight of a collapsed tree is copied to all contexts of the chain that the weight stands for."""
+        A weight that several contexts share (collapsed tree) is copied to each of them."""
         if self.trie is None:
             return self.model
         if self._on_trie is None:
@@ -143,19 +144,19 @@ class KneserNeyModule(TaskModule):
         return mean_surprise(self, batch)
 
     def count(self, batch: TargetBatch, score: Perplexity) -> None:
-        """Language-model task: add the targets of the batch's part (such as dev) to the score of a Kneser-Ney model."""
+        """Language-model task: add all words of the batch's part (dev or test) to the score of a Kneser-Ney model."""
         text = self.texts[batch.part]
         score.add(self.log_probabilities(batch.part), text.known[text.targets])
 
     def log_probabilities(self, part: str) -> np.ndarray:
-        """Language-model task: the Kneser-Ney log-probabilities of the targets of a part: float64 [targets]"""
+        """Language-model task: the Kneser-Ney log-probabilities of the words of a part (train, dev or test)."""
         return self.model.log_probabilities(self.texts[part])
 
 
 def mean_surprise(module: LanguageModule | KneserNeyModule, batch: TargetBatch) -> Tensor:
-    """Language-model task: the mean negative log-probability of the targets of a batch, without gradient.
+    """Language-model task: the mean negative log-probability of the words of a batch, without gradient.
 
-    The mean is over the targets that are in the vocabulary. The exponential of the mean is the perplexity."""
+    The mean is over the words in the vocabulary. The exponential of the mean is the perplexity."""
     text, values = module.texts[batch.part], module.log_probabilities(batch.part)
     known = text.known[text.targets]
     if batch.chosen is not None:
@@ -176,8 +177,7 @@ class LanguageModelTask(Task):
     def prepare(self, corpus: TextSplits, features: Mapping, filter: Callable, cache: int) -> LanguageData:
         """Language-model task: the data for training, made from a corpus of running text.
 
-        Contexts are the only features. The contexts are counted when a model is built, because each model has an
-        order."""
+        Contexts are counted later, when a model is built."""
         if not isinstance(corpus, TextSplits):
             raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
         if "templates" in features or not filters.keeps_all(filter):
@@ -185,9 +185,9 @@ class LanguageModelTask(Task):
         return LanguageData(corpus)
 
     def build(self, stage: Stage, data: LanguageData) -> tuple[LanguageModule | KneserNeyModule, TermPenalties]:
-        """Language-model task: build the Lightning module of a stage, and the penalties on the weights.
+        """Language-model task: build the Lightning module and the penalties of a training stage.
 
-        The model is an n-gram model, or a Kneser-Ney model, which has no penalties."""
+        A Kneser-Ney model has no penalties."""
         model = stage.scorer(data)
         identity = stage.fingerprint(*_identity(data))
         if isinstance(model, KneserNey):
@@ -215,15 +215,16 @@ class LanguageModelTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
-        """Language-model task: the data with all contexts, and masks of the living weights of the stage before.
+        """Language-model task: the data and the masks of nonzero weights for the next training stage.
 
-        No context is removed, because longer contexts are found through shorter contexts. Masks that keep all weights
-        are left out."""
+        All contexts stay in the data. Masks that keep all weights are left out."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
     def inherit(self, module: LanguageModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Language-model task: start an n-gram model from the weights of the stage before; dead weights are zero."""
+        """Language-model task: start an n-gram model from the weights of the previous stage.
+
+        Weights outside the masks `support` become zero."""
         old, new = before.module.model.table, module.model.table
         if old.shape != new.shape:
             raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
@@ -256,9 +257,9 @@ class LanguageModelTask(Task):
     def write_report(
         self, folder: Path, data: LanguageData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        """Language-model task: write log_probabilities.npy and, for an n-gram model, the tables of contexts and depths.
+        """Language-model task: write log_probabilities.npy and, for an n-gram model, contexts.tsv and depths.tsv.
 
-        Returns the table of depths, or None for a Kneser-Ney model."""
+        Returns the table in depths.tsv, or None for a Kneser-Ney model."""
         test = data.texts.test
         known = last.module.log_probabilities("test")[test.known[test.targets]]
         report.write_log_probabilities(folder / "log_probabilities.npy", known)
@@ -279,7 +280,7 @@ class LanguageModelTask(Task):
 
 
 def _identity(data: LanguageData) -> tuple:
-    """Language-model task: the values that identify the data in the fingerprint of a stage.
+    """Language-model task: the values that identify the data in the fingerprint of a training stage.
 
     The values are the name of the corpus, the vocabulary, and the word codes of the training text."""
     return data.texts.name, list(data.texts.vocabulary.words), data.texts.train.codes

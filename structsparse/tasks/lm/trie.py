@@ -1,4 +1,4 @@
-"""The trie of a trained language model: living contexts and their next words, in arrays for fast lookup."""
+"""The trie of a trained language model: contexts with weights and their next words, in arrays for fast lookup."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from structsparse.kernels.structures import contexts_pruned as kernels
 class Trie:
     """The trie of a trained language model: contexts, and the words that have a weight after each context.
 
-    Nodes are contexts in level order; level k has the contexts of k words. Node 0 is the empty context. The children of
-    a node are contiguous, sorted by word. Entries are pairs of a context and a next word, sorted by node, then by word.
-    Node 0 has an entry for every word."""
+    - A node is a context, and node 0 is the empty context. The parent is the context without its first word.
+    - Nodes are sorted by context length, and the children of a node lie side by side, sorted by word.
+    - An entry is a pair of a context and a next word. Entries are sorted by node, then by word.
+    - The empty context has an entry for every word."""
 
-    words: int  # number V of words; code V is <s>, the start of a sentence, which occurs in contexts only
-    order: int  # contexts have fewer words than this
-    above: np.ndarray  # int32 [nodes], parent: the context without the farthest word; -1 for node 0
-    word: np.ndarray  # int32 [nodes], code of the farthest word of the context; -1 for node 0
-    starts: np.ndarray  # int32 [nodes + 1], the entries of node n are starts[n] : starts[n + 1]
+    words: int  # V, the number of words; code V is <s>, the start of a sentence, which occurs only in contexts
+    order: int  # contexts have at most order - 1 words
+    above: np.ndarray  # int32 [nodes], index of the parent, the context without its first word; -1 for node 0
+    word: np.ndarray  # int32 [nodes], code of the first word of the context; -1 for node 0
+    starts: np.ndarray  # int32, shape [nodes + 1]: the entries of node n have the indices starts[n] : starts[n + 1]
     entry_word: np.ndarray  # int32 [entries], the code of the next word of each entry
     counts: np.ndarray | None = None  # int64 [entries], occurrences in training; None for a model read from a folder
 
@@ -41,23 +42,24 @@ class Trie:
 
     @cached_property
     def children(self) -> np.ndarray:
-        """Trie of a trained language model: the first child of each node, int32 [nodes + 1].
+        """Trie of a trained language model: the index of the first child of each node (int32, of shape [nodes + 1]).
 
-        The children of node n are children[n] : children[n + 1]."""
+        The children of node n have the indices children[n] : children[n + 1]."""
         return suffixes.offsets(self.above, self.nodes)
 
     @cached_property
     def entry_above(self) -> np.ndarray:
-        """Trie of a trained language model: the entry above each entry, int32 [entries]; -1 for none.
+        """Trie of a trained language model: the index of the entry above each entry (int32 [entries]); -1 for none.
 
-        The entry above has the same word, after the nearest shorter context that has an entry for the word."""
+        An entry is a pair (context, word). The entry above has the same word, after the nearest shorter context that
+        has one."""
         above = np.empty(self.entries, np.int32)
         kernels.entries_above(self.above, self.starts, self.entry_word, above)
         return above
 
     @cached_property
     def depth(self) -> np.ndarray:
-        """Trie of a trained language model: the number of words of each context: int32 [nodes]"""
+        """Trie of a trained language model: the number of words of each context (int32 [nodes])."""
         depth = np.zeros(self.nodes, np.int32)
         begin, end = 0, 1  # nodes begin to end - 1 are a level; the children of these nodes are the next level
         while begin < end:
@@ -67,31 +69,30 @@ class Trie:
 
     @property
     def entry_node(self) -> np.ndarray:
-        """Trie of a trained language model: the node (context) of each entry: int32 [entries]"""
+        """Trie of a trained language model: the node (context) of each entry (int32 [entries])."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.starts))
 
     def locate(self, text: EncodedText) -> tuple[np.ndarray, np.ndarray]:
-        """Trie of a trained language model: the longest known context and the deepest entry of every target of a text.
+        """Trie of a trained language model: find every target (word to predict) of a text.
 
-        Both arrays are int32 [targets]. The deepest entry is the entry of the target word after the longest context
-        that has such an entry."""
+        Returns two arrays (int32 [targets]): the node of the longest known context before each target, and the entry
+        (context, target word) with the longest context."""
         return self.locate_codes(text.codes, text.targets)
 
     def locate_codes(self, codes: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Trie of a trained language model: the longest known context and the deepest entry of some targets.
+        """Trie of a trained language model: find the targets (words to predict) of a text that is given as word codes.
 
-        codes [positions] are the word codes of a text, and targets [targets] the positions of the target words. Both
-        results are int32 [targets]."""
+        `targets` has the positions of the targets in `codes`. Returns two arrays (int32 [targets]): the node of the
+        longest known context before each target, and the entry (context, target word) with the longest context."""
         node, entry = (np.empty(len(targets), np.int32) for _ in range(2))
         arrays = (self.above, self.word, self.children, self.entry_word, self.starts)
         suffixes.locate(codes, targets, self.words, self.order, *arrays, node, entry)
         return node, entry
 
     def path(self, context: Sequence[int]) -> list[int]:
-        """Trie of a trained language model: the nodes of the known suffixes of a context.
+        """Trie of a trained language model: the nodes of all known suffixes of a context, from the empty suffix on.
 
-        The nodes go from the empty context to the longest known suffix. `context` has the codes of the words in text
-        order."""
+        `context` has word codes in text order."""
         nodes = [0]
         for code in reversed(context):
             begin, end = self.children[nodes[-1] : nodes[-1] + 2].tolist()
@@ -110,10 +111,10 @@ class Trie:
         return codes
 
     def after(self, node: int, values: np.ndarray) -> np.ndarray:
-        """Trie of a trained language model: values of all words after the context of a node: float64 [V]
+        """Trie of a trained language model: look up a value, such as a score, for every word after a context.
 
-        values [entries] has a value for each entry. Each word gets the value of its deepest entry. This is the entry of
-        the word after the longest suffix of the context that has such an entry."""
+        `node` is the node of the context. `values` has a value for each entry (context, word). A word gets the value of
+        its entry with the longest suffix of the context. The result is float64, one value per word."""
         of_word = np.empty(self.words)
         kernels.scores_after(node, self.above, self.starts, self.entry_word, values, of_word)
         return of_word

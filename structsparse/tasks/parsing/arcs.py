@@ -29,8 +29,8 @@ class ArcArrays:
     """Arc arrays of a parser: the candidate arcs of one part of a treebank, with features and gold heads.
 
     Sentence s has the words offsets[s] : offsets[s + 1] and the arcs arcs[s] : arcs[s + 1]. A scorer reads either
-    `bags` (the feature rows of each arc) or `template_atoms` (hashed word attributes). Each of the two is computed when
-    first needed."""
+    `bags` (the feature rows of each arc) or `template_atoms` (hashed word attributes). Both are computed when first
+    read."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class ArcArrays:
     ) -> None:
         self.treebank, self.templates, self.make_bags = treebank, templates, make_bags
         self.part = part  # the part of the corpus: train, dev or test
-        self.punctuation = punctuation  # bool [words] whether each word is punctuation
-        self.gold = treebank.heads.astype(np.int64)  # int64 [words] the gold head of each word, 0 for the root
-        self.offsets = treebank.offsets  # int64 [sentences + 1] where the words of each sentence begin
-        # int64 [sentences + 1] where the arcs of each sentence begin
+        self.punctuation = punctuation  # bool [words]: whether each word is punctuation
+        self.gold = treebank.heads.astype(np.int64)  # int64 [words]: the gold head of each word, 0 for the root
+        self.offsets = treebank.offsets  # int64 [sentences + 1]: where the words of each sentence begin
+        # int64 [sentences + 1]: where the arcs of each sentence begin
         self.arcs = np.concatenate([[0], np.cumsum(self.lengths.astype(np.int64) ** 2)])
 
     @cached_property
@@ -64,11 +64,11 @@ class ArcArrays:
         return ArcKeys(self.treebank, self.templates).template_atoms
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Arc arrays: the feature rows of all arcs of some sentences, and the offset of the rows of each arc."""
+        """Arc arrays: the feature rows of all arcs of some sentences, and where the rows of each arc begin."""
         begins, ends = self.arcs[sentences], self.arcs[sentences + 1]
         sizes = np.diff(self.bags.offsets)[ranges(begins, ends - begins)]
         bounds = zip(self.bags.offsets[begins].tolist(), self.bags.offsets[ends].tolist(), strict=True)
-        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # less memory than an index
+        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # slices save memory
         return ids, np.concatenate([[0], np.cumsum(sizes)])
 
     def with_bags(self, bags: Bags) -> ArcArrays:
@@ -85,7 +85,9 @@ class ArcArrays:
         return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> ArcBatch:
-        """Arc arrays: the batch of some sentences; the training step has `items` sentences over all processes."""
+        """Arc arrays: the batch of some sentences.
+
+        `items` is the number of sentences in the training step over all processes."""
         lengths = self.lengths[sentences]
         longest, words = int(lengths.max()), ranges(self.offsets[sentences], lengths)
         gold = np.zeros((len(sentences), longest), np.int64)
@@ -97,18 +99,18 @@ class ArcArrays:
 
 @dataclass
 class ArcPassage:
-    """A passage of arc arrays for an online solver: the numbers of some sentences; arcs are not copied."""
+    """A passage of arc arrays for an online solver: the indices of some sentences; arcs are not copied."""
 
     source: ArcArrays  # the arcs of the whole treebank
-    sentences: Tensor  # int64 [sentences of the passage] sentence numbers in the order of training
-    epoch: int  # the number of the training epoch, from 0
+    sentences: Tensor  # int64 [sentences of the passage]: sentence indices in the order of training
+    epoch: int  # the index of the training epoch
 
 
 class ArcPassages(Passages):
     """Passages of arc arrays for online solvers: blocks of the sentences of a treebank, in random order."""
 
     def passage(self, sentences: np.ndarray) -> ArcPassage:
-        """The passage of arc arrays that consists of the sentences with these numbers."""
+        """The passage of arc arrays that consists of the sentences with the given indices."""
         return ArcPassage(self.arrays, torch.from_numpy(sentences), self.epoch)
 
 

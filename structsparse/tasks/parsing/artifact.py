@@ -40,7 +40,7 @@ KIND = "parser"  # the value of the field `kind` in model.json
 
 
 def unfit(parser: Parser) -> str | None:
-    """The reason why a parser cannot be stored in an artifact; None if the parser can be stored."""
+    """The reason why a parser cannot be stored in an artifact; None if it can be stored."""
     if type(parser.scorer) is ArcScorer:
         return None
     return f"{type(parser.scorer)} cannot be put into an artifact, ArcScorer (model=arcs) can"
@@ -104,7 +104,7 @@ def _relations(described: dict, tensors: dict) -> Relations:
 
 
 def _one(line: str) -> list[ArcTemplate]:
-    """The arc template of a line in a parser's artifact, as a list of one template, which `decode_keys` expects."""
+    """Parse a template line of a parser's artifact; the result is a list of one template, as `decode_keys` expects."""
     return [parse(line)]
 
 

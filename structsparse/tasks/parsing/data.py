@@ -41,15 +41,15 @@ class ParsingData(CorpusParts):
 
     splits: TreebankSplits
     templates: tuple[ArcTemplate, ...]
-    make_index: Callable[[], ArcIndex]  # makes the index of all features; called only if a model needs the index
+    make_index: Callable[[], ArcIndex]  # makes the index of all features; called only when the index is needed
     arrays: dict[str, ArcArrays]  # the arc arrays of each part: train, dev, test
     projective: bool  # whether trees have no crossing arcs
     single_root: bool  # whether exactly one word of a sentence has the root as head
     notes: tuple[str, ...]  # messages for the user
-    label_templates: tuple[ArcTemplate, ...] = ()  # of the relation classifier; empty: no classifier is trained
-    min_count: int = 1  # the least number of training arcs on which an indexed feature occurs
+    label_templates: tuple[ArcTemplate, ...] = ()  # templates of the relation classifier; empty: none is trained
+    min_count: int = 1  # the index has only features that occur on at least this number of training arcs
     bits: int = WORD  # bits of a feature key; features of a template with equal keys share a weight
-    open: bool = True  # whether the next stage may use all features of the selected templates
+    open: bool = True  # whether the next stage may use features without a weight, if their template was selected
     closed: bool = False  # whether only features of `index` may have nonzero weights
     reduced: bool = False  # whether features have been dropped from the index
     short: ArcIndex | None = None  # the index with shortened keys that the artifact stores, if any
@@ -63,7 +63,7 @@ class ParsingData(CorpusParts):
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes of the weight table for the parser's data: a row for each arc feature, and one column."""
+        """The sizes of the weight table for the parser's data: one row for each arc feature, and one column."""
         return Sizes(len(self.index), len(LABELS), 0, ())
 
     @property
@@ -81,7 +81,7 @@ class ParsingData(CorpusParts):
         return ArcLayout([template.name for template in self.templates], offsets, LABELS, self.reduced)
 
     def keep(self, alive: np.ndarray) -> ParsingData:
-        """The data of a parser with only the features marked in `alive`, bool [rows]."""
+        """The data of a parser with only the features whose rows are marked in `alive`, bool [rows]."""
         if alive.all():
             return self
         index, new_row = self.index.keep(alive)
@@ -89,9 +89,7 @@ class ParsingData(CorpusParts):
         return replace(self, make_index=lambda: index, arrays=arrays, closed=True, reduced=True)
 
     def with_templates(self, living: np.ndarray) -> ParsingData:
-        """The data of a parser with only the templates marked in `living`, and all features of these templates.
-
-        living: bool [templates]."""
+        """The data of a parser with only the templates marked in `living`, but with all features of these templates."""
         templates = tuple(t for t, lives in zip(self.templates, living, strict=True) if lives)
         make_index, arrays = _lazy_features(self.splits, templates, self.min_count, self.bits)
         return replace(self, templates=templates, make_index=make_index, arrays=arrays, reduced=True)
@@ -106,7 +104,7 @@ class ParsingData(CorpusParts):
     def shortened(self, guard: int, alive: np.ndarray) -> ParsingData:
         """The data of a parser with shortened keys of the features marked in `alive`, bool [rows].
 
-        Features of dev and test are looked up again with the short keys. So the scores of the data equal the scores of
+        Features of dev and test are looked up again with the short keys. The scores on dev and test then equal those of
         the artifact."""
         short = self.index.only(alive).shortened_on(self.splits.train, guard)
         arrays = dict(self.arrays)
@@ -123,7 +121,7 @@ class ParsingData(CorpusParts):
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
         """Batches of the parser's data: `size` sentences of a part (train, dev or test).
 
-        Without shuffling, a parser only predicts: then a batch has at most `SMALL_BATCH` sentences, to save memory."""
+        Without `shuffle`, batches serve for prediction and have at most `SMALL_BATCH` sentences, to save memory."""
         size = min(size or SMALL_BATCH, SMALL_BATCH) if not shuffle else size
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
 
@@ -193,7 +191,7 @@ def _label_templates(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcT
 def _lazy_features(
     splits: TreebankSplits, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD, megabytes: int = 0
 ) -> tuple[Callable[[], ArcIndex], dict[str, ArcArrays]]:
-    """Lazy features for the data of a parser: a function that makes the feature index, and all arc arrays.
+    """Lazy features for the data of a parser: a function that makes the feature index, and the arc arrays of all parts.
 
     Features are computed, or loaded from the cache on disk, when first needed."""
     if megabytes == 0:

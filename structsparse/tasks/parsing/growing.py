@@ -1,9 +1,8 @@
 """The growing weight table of a parser (`model=arcs_growing`): only arc features that get a weight take memory.
 
-A feature gets a row when a wrong tree first changes its weight. During a sweep (a pass of an online solver over
-sentences), weights are in a hash table by feature key (`kernels/weights/key_table.py`). Between sweeps, weights are in
-compact arrays: weight, key and template of each row.
-"""
+A feature gets a row when a wrongly predicted tree first changes its weight. During a sweep (a pass of an online solver
+over sentences), weights are in a hash table by feature key (`kernels/weights/key_table.py`). Between sweeps, weights
+are in compact arrays: weight, key and template of each row."""
 
 from __future__ import annotations
 
@@ -30,22 +29,22 @@ from structsparse.weights.growing import PartialTable
 class GrowingArcScorer(PartialTable):
     """A growing table of a parser's weights: only features in use have a row, all other weights are zero.
 
-    The table gets new rows under online solvers (`solver=online_perceptron`, `online_mira`). Rows of zeros are dropped
-    when an online solver resumes after a prox (the proximal operator of the penalty). Code that changes the weights
-    in place must call `stale()`."""
+    The table gets new rows under online solvers (`solver=online_perceptron`, `online_mira`). A prox (the proximal
+    operator of the penalty) can make rows zero. These rows are dropped when the online solver resumes. Code that
+    changes the weights in place must call `stale()`."""
 
     linear = True
     growth = 1.5  # factor by which the reserved memory grows
 
     def __init__(self, sizes: Sizes | None = None) -> None:
-        # Each row has a weight, a feature key (64 unsigned bits in an int64) and a template number.
+        # Each row has a weight, a feature key (64 unsigned bits in an int64) and a template index.
         super().__init__(1, [("keys", torch.int64), ("templates", torch.int32)])
         self.open = True  # whether features without a row may get a row
         self._slots: key_table.Slots | None = None  # the hash table from keys to weights
-        self._hashed: Tensor | None = None  # the weights that agree with the hash table; None: out of date
+        self._hashed: Tensor | None = None  # the weights at the last update of the hash table; None: out of date
 
     def forward(self, batch: ArcBatch) -> Tensor:
-        """Growing table of a parser: the score of every arc, modifiers by heads: [batch, size, size]
+        """Growing table of a parser: the score of every arc: [batch, size, size], by modifier and head.
 
         `size` is the length of the longest sentence plus 1, for the root."""
         if self.table.device.type != "cpu":
@@ -58,7 +57,7 @@ class GrowingArcScorer(PartialTable):
     # --- the hash table
 
     def stale(self) -> None:
-        """Growing table of a parser: mark the hash table as out of date, as weights were changed in place."""
+        """Growing table of a parser: mark the hash table as out of date, because weights were changed in place."""
         self._hashed = None
 
     def slots(self, extra: int = 0) -> key_table.Slots:
@@ -81,7 +80,7 @@ class GrowingArcScorer(PartialTable):
     # --- rows in memory
 
     def release(self) -> Tensor | None:
-        """Growing table of a parser: drop rows of zeros, and return the old numbers of the kept rows.
+        """Growing table of a parser: drop rows of zeros, and return the old indices of the kept rows.
 
         Returns None if all rows are kept. If no feature can get a new row (`open` is false), no row is dropped."""
         return super().release() if self.open else None
@@ -92,16 +91,16 @@ class GrowingArcScorer(PartialTable):
         self._slots = self._hashed = None
 
     def compact(self) -> None:
-        """Growing table of a parser: free the hash table and the memory reserved for more rows.
-
-        Both together take several times the memory of the rows."""
+        """Growing table of a parser: free the hash table and the memory reserved for more rows."""
         self._slots = self._hashed = None  # free the hash table before rows are copied
         self.set_rows(*(tensor.clone() for tensor in self._rows()))
 
     # --- groups of rows, and rows that survive a penalty
 
     def groups_of(self, make: Callable, layout: ArcLayout, name: str) -> HeldTemplates:
-        """Growing table of a parser: groups of the rows by arc template; `make` must be groups=template."""
+        """Growing table of a parser: groups of the rows by arc template; other groups are refused.
+
+        `make` is the configured function that makes groups; it must be that of groups=template."""
         kind, options = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
         if kind is not by_template:
             raise UserError("model=arcs_growing takes groups=template only; for other groups take model=arcs")
@@ -116,9 +115,9 @@ class GrowingArcScorer(PartialTable):
 class HeldTemplates(Partition):
     """Groups of the rows of a growing table of a parser: one group for each arc template.
 
-    Only rows in memory are in a group. Group sizes and group weights count all features of training."""
+    A group has only the rows in memory. Its size and its group weight count all training features of the template."""
 
-    offsets = None  # the rows in memory are not sorted by group
+    offsets = None  # rows are not sorted by group
     free = aligned = False
 
     def __init__(self, names, sizes: Tensor, weights: str | Tensor, parameter: str, scorer: GrowingArcScorer) -> None:
@@ -126,7 +125,7 @@ class HeldTemplates(Partition):
         self.names, self.parameter = list(names), parameter
         self.register_buffer("size", sizes)
         self.register_buffer("weight", checked_weights(weights, sizes, self.names))
-        self.scorer = [scorer]  # in a list, so that torch does not register the scorer as a submodule
+        self.scorer = [scorer]  # a list, because torch would register the scorer itself as a submodule
 
     @property
     def ids(self) -> Tensor:
@@ -140,5 +139,5 @@ class HeldTemplates(Partition):
 
     @property
     def shared(self) -> list[int]:
-        """Growing table of a parser: the dimensions along which all weights are in the same group: none."""
+        """Growing table of a parser: the dimensions along which all weights belong to one group: none."""
         return []

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class ArcSource(Protocol):
-    """Parser model: the source of arc features of an `ArcBatch`, read by a scorer of arcs.
+    """Parser model: the source of arc features of an `ArcBatch`.
 
-    A scorer reads either `bag` (feature rows) or `template_atoms` (hashed word attributes)."""
+    A scorer of arcs reads either `bag` (feature rows) or `template_atoms` (hashed word attributes)."""
 
     template_atoms: TemplateAtoms  # hashed attributes and templates, which give the feature keys of any sentence
 
     def bag(self, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Parser model: the feature rows of all arcs of some sentences, and the offset of the rows of each arc."""
+        """Parser model: the feature rows of all arcs of some sentences, and where the rows of each arc begin."""
 
 
 @dataclass
@@ -39,19 +39,19 @@ class ArcBatch:
     """Parser model: a batch of sentences as arcs, sorted by sentence, modifier and head, with gold heads."""
 
     source: ArcSource  # the features of the arcs
-    chosen: np.ndarray  # int64 [batch] numbers of the sentences in the corpus
-    places: Tensor  # int64 [arcs] index in [batch * size * size]; size: length of the longest sentence + 1
-    gold: Tensor  # int64 [batch, size - 1] the gold head of each word, padded
-    punctuation: Tensor  # bool [words] whether each word is punctuation
-    lengths: Tensor  # int64 [batch] the number of words of each sentence
-    sentences: Tensor  # int64 [batch] `chosen` as a tensor
+    chosen: np.ndarray  # int64 [batch]: indices of the sentences in the corpus
+    places: Tensor  # int64 [arcs]: index of each arc in the flattened result of `pad`
+    gold: Tensor  # int64 [batch, longest sentence]: the gold head of each word, padded
+    punctuation: Tensor  # bool [words]: whether each word is punctuation
+    lengths: Tensor  # int64 [batch]: the number of words of each sentence
+    sentences: Tensor  # int64 [batch]: `chosen` as a tensor
     items: int  # number of sentences in the training step, over all processes
     cache: BatchCache | None = None  # results kept for a batch that is used again
     part: str = ""  # the part of the corpus: train, dev or test
 
     @cached_property
     def _bag(self) -> tuple[Tensor, Tensor]:
-        """Parser model: the feature rows of all arcs of a batch and the offsets of arcs, on the device."""
+        """Parser model: the feature rows of all arcs of a batch, and where those of each arc begin, on the device."""
         return tuple(torch.from_numpy(array).to(self.gold.device) for array in self.source.bag(self.chosen))
 
     @property
@@ -61,20 +61,22 @@ class ArcBatch:
 
     @property
     def offsets(self) -> Tensor:
-        """Parser model: the offset in `ids` where the feature rows of each arc begin: int64 [arcs + 1]"""
+        """Parser model: where in `ids` the feature rows of each arc begin: int64 [arcs + 1]"""
         return self._bag[1]
 
     def pad(self, arcs: Tensor) -> Tensor:
-        """Parser model: arc scores [arcs] as a padded tensor [batch, size, size], modifiers by heads."""
+        """Parser model: arc scores [arcs] as a padded tensor [batch, size, size], by modifier and head.
+
+        `size` is the length of the longest sentence plus 1, for the root."""
         batch, longest = self.gold.shape
         padded = arcs.new_zeros(batch * (longest + 1) ** 2)
         return padded.index_copy(0, self.places, arcs).view(batch, longest + 1, longest + 1)
 
 
 def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Parser model: the index of each arc in a padded tensor [sentences * size * size]: int64 [arcs]
+    """Parser model: the index of each arc in a flattened padded tensor [sentences, size, size]: int64 [arcs]
 
-    lengths [sentences]: the number of words of each sentence. size: the largest length + 1, for the root."""
+    `lengths` holds the number of words of each sentence. `size` is the maximum length + 1, for the root."""
     squares = lengths.astype(np.int64) ** 2
     sentence = np.repeat(np.arange(len(lengths)), squares)
     modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
@@ -88,10 +90,10 @@ class ArcScorer(FeatureTable):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(zeros_on_large_pages(sizes.rows, 1))  # [rows, 1] the weight of each feature row
+        self.table = nn.Parameter(zeros_on_large_pages(sizes.rows, 1))  # weight of each feature: [rows, 1]
 
     def forward(self, batch: ArcBatch) -> Tensor:
-        """Parser model: the linear score of every arc, modifiers by heads: [batch, size, size]"""
+        """Parser model: the linear score of every arc: [batch, size, size], by modifier and head."""
         return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))
 
 
@@ -104,11 +106,11 @@ class Parser(nn.Module):
         self.structure = (ProjectiveTree if projective else NonprojectiveTree)(single_root)
 
     def sweeper(self, solver: Online) -> Sweeper:
-        """Parser model: the sweeper by which an online solver updates the weights after each sentence."""
-        from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # prediction needs no sweeper
+        """Parser model: the sweeper, which updates the weights after each sentence for an online solver."""
+        from structsparse.tasks.parsing.sweeps import GrowingTreeSweeper, TreeSweeper  # imported only in training
 
         return (GrowingTreeSweeper if isinstance(self.scorer, GrowingTable) else TreeSweeper)(self, solver)
 
     def forward(self, batch: ArcBatch) -> Tensor:
-        """Parser model: the score of every arc of a batch, modifiers by heads: [batch, size, size]"""
+        """Parser model: the score of every arc of a batch: [batch, size, size], by modifier and head."""
         return self.scorer(batch)

@@ -1,8 +1,6 @@
 """The predictor of parsers: the best dependency tree of a sentence, the k best trees, and arc probabilities.
 
-This module does not import Lightning. Sentences are processed in batches of similar length, so that memory is bounded
-by the longest sentence and by the input itself.
-"""
+This module does not import Lightning. Sentences are processed in batches of similar length, which bounds the memory."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ from structsparse.tasks.parsing.model import ArcBatch, Parser, places_of_arcs
 from structsparse.tasks.parsing.relations import Relations
 from structsparse.tasks.parsing.scores import TreeScore
 
-BATCH = 1 << 22  # the largest number of feature occurrences in a batch of two or more sentences
+BATCH = 1 << 22  # maximum number of feature occurrences in a batch of two or more sentences
 Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | Mapping[str, str]]]
 
 
 class DependencyTree(NamedTuple):
     """Parser predictor: the dependency tree of a sentence: the head of each word, and the relation to the head."""
 
-    heads: list[int]  # for each word: the number of its head word, from 1 on, or 0 for the root
-    relations: list[str] | None  # for each word: the relation to its head; None if the parser predicts no relations
+    heads: list[int]  # for each word: the position of its head word, from 1 on; 0 for the root
+    relations: list[str] | None  # for each word: the relation to its head; None: the parser predicts no relations
 
 
 class RankedTree(NamedTuple):
@@ -52,9 +50,9 @@ class RankedTree(NamedTuple):
 class ParsedWords(NamedTuple):
     """Parser predictor: the predicted heads and relations of all words of some sentences, as arrays."""
 
-    heads: np.ndarray  # int64 [tokens] the number of the head word, from 1 on; 0 for the root
-    relations: Column | None  # the relation of each word to its head; None if the parser predicts no relations
-    probabilities: np.ndarray | None  # float64 [tokens] probability of the arc to each word; None: not requested
+    heads: np.ndarray  # int64 [tokens]: the position of the head word, from 1 on; 0 for the root
+    relations: Column | None  # the relation of each word to its head; None: the parser predicts no relations
+    probabilities: np.ndarray | None  # float64 [tokens]: probability of the arc to each word; None: not requested
 
 
 class RankedWords(NamedTuple):
@@ -104,7 +102,7 @@ class DependencyParser:
     def marginals(self, sentences: Input) -> list[np.ndarray]:
         """Parser predictor: the marginal probability of every arc, for each sentence float64 [words, words + 1]
 
-        Row m, column h has the arc to word m + 1 from head h; words are numbered from 1, the root is 0."""
+        Row m, column h holds the arc from head h to word m + 1. Words are counted from 1; head 0 is the root."""
         sentences = self._sentences(sentences)
         results = [np.zeros((0, 1)) for _ in range(len(sentences))]
         for scores, batch, *_ in self._scored(sentences):
@@ -118,7 +116,8 @@ class DependencyParser:
     def evaluate(self, source: Input) -> dict[str, float]:
         """Parser predictor: attachment scores (UAS, LAS) against the trees of a CoNLL-U file or a `Treebank`.
 
-        In lists, each token has the columns that the parser reads, `head`, and `deprel` if relations are predicted."""
+        The source can be a list of sentences. Each token then has the columns that the parser reads and `head`, and
+        also `deprel` if relations are predicted."""
         treebank = self._treebank(source)
         score, notes = self.score(treebank, self.parse(treebank))
         for note in notes:
@@ -128,7 +127,7 @@ class DependencyParser:
     # --- prediction for `Sentences`, with results as arrays and columns
 
     def parse(self, sentences: Sentences, probabilities: bool = False) -> ParsedWords:
-        """Parser predictor: predict the best trees of all sentences, as arrays.
+        """Parser predictor: predict the best tree of each sentence; the results for all words are in arrays.
 
         With `probabilities`, the result includes the marginal probability of each predicted arc."""
         heads = np.empty(sentences.tokens, np.int64)
@@ -143,18 +142,18 @@ class DependencyParser:
     def ranked(self, sentences: Sentences, count: int, probabilities: bool = False) -> list[list[RankedWords]]:
         """Parser predictor: the `count` best trees of each sentence, best first, as arrays.
 
-        A sentence with fewer trees has all trees. With `probabilities`, the result includes marginal probabilities of
-        arcs."""
+        If a sentence has fewer trees, all its trees are returned. With `probabilities`, the result includes the
+        marginal probability of each arc."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"the {count} best trees were requested, expected a number from 1 on")
         results: list[list[RankedWords]] = [[] for _ in range(len(sentences))]
         for scores, batch, _, inside in self._scored(sentences):
-            # trees [batch, count, n]: heads; totals [batch, count]: scores of trees; n: length of the longest sentence
+            # trees [batch, count, words]: heads, padded to the longest sentence; totals [batch, count]: scores of trees
             trees, totals = self.parser.structure.best_k(scores, batch.lengths, count)
             shares = torch.exp(totals - self.parser.structure.log_partition(scores, batch.lengths)[:, None])
             marginals = self._marginals(scores, batch) if probabilities else None
             for k in range(count):
-                exist = totals[:, k] > -torch.inf  # sentences that have more than k trees
+                exist = totals[:, k] > -torch.inf  # sentences that have a tree of rank k (from 0)
                 words, chosen = inside[exist], batch.sentences[exist].numpy()
                 heads = trees[exist, k]
                 of_arcs = None if marginals is None else _of_heads(marginals[exist], heads)[words].numpy()
@@ -212,15 +211,16 @@ class DependencyParser:
     def _marginals(self, scores: Tensor, batch: ArcBatch) -> Tensor:
         """Parser predictor: the marginal probability of every arc of a batch: float64 [batch, n, n + 1]
 
-        Entries are modifiers by heads; n is the length of the longest sentence and head 0 is the root."""
+        The second index is the modifier, the third the head; head 0 is the root. n is the length of the longest
+        sentence."""
         return self.parser.structure.marginals(scores.double(), batch.lengths)[:, 1:]
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[Tensor, ArcBatch, np.ndarray, Tensor]]:
         """Parser predictor: score the arcs of sentences batch by batch, longest sentences first.
 
-        Yields arc scores, the batch, the positions of tokens in the input, and a mask of words, bool [batch, n]. n is
-        the length of the longest sentence."""
+        Yields for each batch: the arc scores, the batch, the positions of its tokens in the input, and a mask of words
+        (bool [batch, length of the longest sentence])."""
         order = np.argsort(-sentences.lengths, kind="stable")
         order = order[: np.count_nonzero(sentences.lengths)]  # empty sentences have no trees
         arcs = (sentences.lengths[order].astype(np.int64) + 1) ** 2
@@ -248,15 +248,15 @@ class _BatchArcs:
 
 
 def _of_heads(marginals: Tensor, heads: Tensor) -> Tensor:
-    """Parser predictor: the probability of the arc to each word from the word's head: [batch, n]
+    """Parser predictor: the probability of the arc to each word from its given head: [batch, n]
 
-    marginals [batch, n, n + 1]: arc probabilities, modifiers by heads. heads [batch, n]. n: the length of the longest
-    sentence."""
+    `marginals` [batch, n, n + 1] holds the probability of each arc by modifier and head. `heads` [batch, n] holds the
+    given heads. n is the length of the longest sentence."""
     return marginals.gather(2, heads.unsqueeze(2)).squeeze(2)
 
 
 def _split(words: ParsedWords, offsets: np.ndarray) -> Iterator[ParsedWords]:
-    """Parser predictor: split the predicted heads and relations of several sentences into single sentences."""
+    """Parser predictor: split the predictions for the words of several sentences into single sentences."""
     for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         relations = None if words.relations is None else words.relations.take(np.arange(begin, end))
         probabilities = None if words.probabilities is None else words.probabilities[begin:end]

@@ -18,8 +18,8 @@ from structsparse.kernels.solvers import online_relations as kernels
 from structsparse.tasks.parsing.features.index import ArcIndex
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
-EPOCHS = 10  # passes of training over the gold arcs
-CAP = 0.01  # the largest step size for one arc, so that a mislabelled arc changes the weights little
+EPOCHS = 10  # maximum number of passes over the gold arcs
+CAP = 0.01  # maximum step size for one arc; limits the effect of a mislabelled arc
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,13 @@ class Relations:
     weights: sparse.csr_array  # float32 [features, relations]
 
     def predict(self, sentences: Sentences, heads: np.ndarray) -> Column:
-        """Relation classifier: predict the relation of each word to its head; heads [tokens], 0 for the root."""
+        """Relation classifier: predict the relation of each word to its given head (0 for the root)."""
         return Column(list(self.names), self.scores(sentences, heads).argmax(axis=1).astype(np.int32))
 
     def scores(self, sentences: Sentences, heads: np.ndarray) -> np.ndarray:
-        """Relation classifier: the scores of the arc from each word's head: float32 [tokens, relations]"""
+        """Relation classifier: the scores of all relations for the arc to each word from its given head.
+
+        The result is float32 [tokens, relations]."""
         if not len(self.index):
             return np.zeros((len(heads), len(self.names)), np.float32)
         bags = self.index.bags_chosen(sentences, heads.astype(np.int64))
@@ -62,8 +64,7 @@ def fit_relations(
 ) -> tuple[Relations, int]:
     """Train a relation classifier on gold arcs by averaged online updates.
 
-    Returns the classifier, and the number of features before features with zero weights are dropped. Weights that no
-    update has changed stay zero."""
+    Returns the classifier, and the number of features before features with zero weights are dropped."""
     heads, gold = treebank.heads.astype(np.int64), treebank.columns["deprel"].without_unused()
     index = ArcIndex.fit_chosen(treebank, heads, templates, min_count)
     bags, codes = index.bags_chosen(treebank, heads), gold.codes.astype(np.int64)
@@ -99,8 +100,8 @@ class Labelling:
     """A trained relation classifier, with the train, dev and test treebanks on which it predicts relations."""
 
     model: Relations
-    parts: Mapping[str, Treebank]  # by part: train, dev, test
-    features: int  # the number of features before features with zero weights were dropped
+    parts: Mapping[str, Treebank]  # the treebank of each part: train, dev, test
+    features: int  # number of features, including those with zero weights
     seconds: float  # the training time in seconds
 
     @classmethod
@@ -111,9 +112,10 @@ class Labelling:
         return cls(model, parts, features, time.perf_counter() - begin)
 
     def codes(self, part: str, sentences: np.ndarray, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Relation classifier: codes of the gold and predicted relations of some sentences: [tokens] each
+        """Relation classifier: codes of the gold and the predicted relations of some sentences, [tokens] each.
 
-        heads [tokens]: the given heads. Codes number the relations of training from 0, then unknown relations."""
+        `heads` holds the given head of each token. The relations seen in training have the codes from 0 on; unknown
+        relations follow."""
         treebank = self.parts[part].select(sentences)
         gold = treebank.columns["deprel"].recoded(self.model.names)
         return gold.codes, self.model.predict(treebank, heads).codes

@@ -39,8 +39,8 @@ def living_templates(result: StageResult) -> list[str]:
 def count_features(data: ParsingData, first: StageResult) -> int:
     """Parser report: the number of arc features in training.
 
-    A growing weight table has rows for some features only. Then all features are counted, by the groups of the penalty
-    or in the treebank."""
+    A growing weight table has rows for some features only. In this case all features are counted, by the groups of the
+    penalty or in the treebank."""
     if not isinstance(first.module.parser.scorer, GrowingArcScorer):
         return len(data.index)
     groups = first.penalties[TABLE].groups if TABLE in first.penalties and first.data is data else None
@@ -85,7 +85,7 @@ def relation_table(data: ParsingData, model: Relations) -> Table:
 
 
 def heaviest(norms: np.ndarray) -> np.ndarray:
-    """Parser report: the rows with the largest nonzero norms, largest first: int64, at most `MOST_FEATURES`."""
+    """Parser report: the indices of the rows with the largest nonzero norms, largest first, at most `MOST_FEATURES`."""
     rows = np.flatnonzero(norms)
     if len(rows) > MOST_FEATURES:  # np.partition is faster than a sort of all rows
         least = np.partition(norms[rows], -MOST_FEATURES)[-MOST_FEATURES]
@@ -94,7 +94,7 @@ def heaviest(norms: np.ndarray) -> np.ndarray:
 
 
 def kinds_table(data: ParsingData, last: StageResult) -> Table:
-    """Parser report: a table of the numbers of all and of living arc templates, by kind and by variant."""
+    """Parser report: a table with the counts of all arc templates and of living ones, by kind and by variant."""
     living, lines = {*living_templates(last)}, []
     templates = data.templates
     for by, value_of in (("kind", lambda t: t.kind), ("variant", lambda t: t.variant)):
@@ -118,7 +118,7 @@ def write_report(folder: Path, data: ParsingData, results: Sequence[StageResult]
 
 @torch.no_grad()
 def sentence_scores(result: StageResult, part: str) -> bootstrap.ItemScores:
-    """Parser report: the number of words with a correct head by sentence, for the paired bootstrap test."""
+    """Parser report: the number of words with a correct head in each sentence, for the paired bootstrap test."""
     arrays, module = result.data.arrays[part], result.module
     right = np.zeros(len(arrays), np.int64)
     for batch in result.data.whole(part):

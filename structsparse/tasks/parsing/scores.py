@@ -8,7 +8,7 @@ import numpy as np
 
 from structsparse.corpora.treebank import per_sentence
 
-COUNTED = (  # the names of the counts in a score; counts are summed over batches and processes
+COUNTED = (  # names of the counts in a score; counts are summed over batches and processes
     *("tokens", "heads", "arcs", "labelled"),
     *("tokens_no_punct", "heads_no_punct", "arcs_no_punct"),
     *("sentences", "complete", "complete_no_punct", "roots"),
@@ -18,16 +18,15 @@ COUNTED = (  # the names of the counts in a score; counts are summed over batche
 class TreeScore:
     """The score of a parser: attachment scores of predicted dependency trees.
 
-    uas                share of the tokens with the right head
-    las                share of the tokens with the right head and the right relation, subtype included; only where
-                       relations are predicted
-    uas_no_punct       uas over the tokens that are not punctuation; the caller marks punctuation: by the part of speech
-                       PUNCT in Universal Dependencies, by characters in CoNLL-X, as `eval.pl` does
-    las_no_punct       las over the tokens that are not punctuation
-    complete           share of the sentences in which all tokens have the right head
-    complete_no_punct  share of the sentences in which all tokens that are not punctuation have the right head
-    root_accuracy      share of the sentences whose roots (tokens with head 0) are the roots of the gold tree
-    """
+        uas                share of the tokens with the right head
+        las                share of the tokens with the right head and the right relation (including its subtype)
+        uas_no_punct       uas over the tokens that are not punctuation
+        las_no_punct       las over the tokens that are not punctuation
+        complete           share of the sentences in which all tokens have the right head
+        complete_no_punct  share of the sentences in which all tokens that are not punctuation have the right head
+        root_accuracy      share of the sentences whose roots (tokens with head 0) are the roots of the gold tree
+
+    The las scores exist only if relations are predicted. The caller of `add` decides which tokens are punctuation."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(len(COUNTED), dtype=np.int64)
@@ -46,7 +45,7 @@ class TreeScore:
         self._counts = counts
 
     def __add__(self, other: Self) -> Self:
-        """The parser score of the sentences of both scores together."""
+        """Add the counts of two parser scores: the score over the sentences of both."""
         total = type(self)()
         total.counts = self.counts + other.counts
         return total
@@ -62,9 +61,10 @@ class TreeScore:
     ) -> None:
         """Parser score: add the gold and predicted trees of some sentences to the counts.
 
-        gold, predicted [tokens]: heads, 0 for the root. offsets [sentences + 1]: where each sentence begins.
-        punctuation: bool [tokens]. gold_labels, labels [tokens]: codes of gold and predicted relations, if relations
-        are predicted."""
+        - gold, predicted: the head of each token, 0 for the root
+        - offsets: where each sentence begins, [sentences + 1]
+        - punctuation: whether each token is punctuation
+        - gold_labels, labels: codes of gold and predicted relations, if relations are predicted"""
         _check(gold, predicted, offsets, punctuation, gold_labels, labels)
         right, word = gold == predicted, ~punctuation
         arcs = right & (gold_labels == labels) if labels is not None else np.zeros(len(right), bool)

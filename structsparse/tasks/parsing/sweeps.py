@@ -23,8 +23,8 @@ class TreeSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.source: object | None = None  # the arc arrays of the last sweep
-        self.corpus: trees.ParsedCorpus | None = None  # the arrays of `source` for the kernel
+        self.source: object | None = None  # arc arrays of the last sweep
+        self.corpus: trees.ParsedCorpus | None = None  # arc arrays in the form that the kernel reads
         self.scratch: trees.TreeScratch | None = None  # work memory of the kernel
 
     def check(self) -> None:
@@ -38,8 +38,8 @@ class TreeSweeper(Sweeper):
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
         """Sweep of a parser: update the weights after each sentence of a passage.
 
-        passage: an `ArcPassage`. clock: the number of sentences before the passage. Returns the sums of losses and of
-        step sizes, and the change of the number of nonzero weights."""
+        `passage` is an `ArcPassage`. `clock` is the number of sentences trained on before. Returns the sum of losses,
+        the sum of step sizes, and the change of the number of nonzero weights."""
         if self.source is not passage.source:
             self._begin(passage.source)
         table, structure = self.model.scorer.table, self.model.structure
@@ -53,7 +53,7 @@ class TreeSweeper(Sweeper):
         self.source = source
         bags, longest = source.bags, int(source.lengths.max())
         self.corpus = trees.ParsedCorpus(bags.ids, bags.offsets, source.offsets, source.gold, source.arcs)
-        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # features of a wrong and a gold tree
+        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # maximum number of features of two trees
         counts, amounts = np.zeros(len(self.model.scorer.table), np.int16), np.empty(most, np.int16)
         self.scratch = trees.TreeScratch(counts, np.empty(most, np.int32), amounts, longest)
 
@@ -64,7 +64,7 @@ class GrowingTreeSweeper(Sweeper):
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
         self.source: object | None = None  # the arc arrays of the last sweep
-        self.moves: keyed.TreeDifference | None = None  # work memory: feature counts of one tree minus another
+        self.moves: keyed.TreeDifference | None = None  # work memory: difference of the feature counts of two trees
 
     def check(self) -> None:
         """Sweep of a parser with a growing table: raise an error if the weights are not float32."""
@@ -77,10 +77,10 @@ class GrowingTreeSweeper(Sweeper):
     def sweep(self, passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
         """Sweep of a parser with a growing table: update the weights after each sentence of a passage.
 
-        A call of the kernel ends when the growing table is full; the next call gets a larger table.
+        If the table gets full, the sweep goes on with a larger table.
 
-        passage: an `ArcPassage`. clock: the number of sentences before the passage. Returns the sums of losses and of
-        step sizes, and the change of the number of nonzero weights."""
+        `passage` is an `ArcPassage`. `clock` is the number of sentences trained on before. Returns the sum of losses,
+        the sum of step sizes, and the change of the number of nonzero weights."""
         source = passage.source
         self._release(self.model.scorer)
         if self.source is not source:
@@ -93,9 +93,9 @@ class GrowingTreeSweeper(Sweeper):
         return float(totals[0]), float(totals[1]), int(totals[2])
 
     def _sweep_from(self, passage, done: int, rule: UpdateRule, clock: int) -> tuple:
-        """Sweep of a parser from sentence number `done` of the passage until the hash table is full.
+        """Sweep of a parser over a passage, from the sentence with index `done` until the hash table is full.
 
-        Returns the number of sentences done, then sums as `sweep`. The next call makes a larger hash table."""
+        Returns the count of finished sentences, then the same sums as `sweep`."""
         scorer, structure, source = self.model.scorer, self.model.structure, passage.source
         order, atoms, longest = passage.sentences.numpy(), source.template_atoms, int(source.lengths.max())
         extra = 2 * int(source.lengths[order[done]]) * len(atoms.bases) if scorer.open else 0

@@ -66,8 +66,8 @@ class Parsing(TaskModule):
         return isinstance(self.parser.scorer, GrowingArcScorer)
 
     def step(self, batch: ArcBatch) -> Tensor:
-        """Parsing task: the loss of a batch, summed over sentences and divided by the sentences in the step."""
-        losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch] the loss of each sentence
+        """Parsing task: the sum of the losses of a batch, divided by the number of sentences in the training step."""
+        losses = self.loss(self.parser(batch), batch.gold, batch.lengths)  # [batch]: the loss of each sentence
         return losses.sum() / batch.items
 
     def training_step(self, batch, batch_idx: int) -> Tensor:
@@ -143,8 +143,8 @@ class ParsingTask(Task):
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
         """Parsing task: the data without arc features whose weight is zero.
 
-        A row has one weight, so the next stage needs no mask of weights. With a growing table and `open`, the data keep
-        all features of living templates if the penalty selects whole templates."""
+        No masks of weights are returned: a feature has only one weight. From a growing table with the option `open`,
+        all features of living templates are kept if the penalty selects whole templates."""
         if TABLE not in support:
             return before.data, {}
         data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
@@ -170,11 +170,11 @@ class ParsingTask(Task):
         _copy_rows(scorer, old, kept & (old.table.detach().view(-1) != 0))
 
     def alive(self, result: StageResult) -> bool:
-        """Parsing task: whether every penalised parameter has a weight that survives the penalty."""
+        """Parsing task: whether every penalised parameter has a weight that survived the penalty."""
         return all(bool(mask.any()) for mask in result.survivors().values())
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Parsing task: screening of the arc features; None for a growing table, which has no fixed rows."""
+        """Parsing task: the groups of arc features for screening; None for a growing table, which has no fixed rows."""
         scorer = result.module.parser.scorer
         if TABLE not in result.penalties or isinstance(scorer, GrowingArcScorer):
             return None
@@ -271,8 +271,8 @@ def _check_fit(optimizer: torch.optim.Optimizer, parser: Parser, loss: nn.Module
 def _identity(data: ParsingData, growing: bool) -> tuple:
     """Parsing task: the values that identify the data of a parser in the fingerprint of a stage.
 
-    These are template names, tree constraints and feature keys, or hashed attributes and gold heads for a growing
-    table."""
+    These are template names, tree constraints and feature keys. For a growing table, hashed attributes and gold heads
+    replace the keys."""
     names, train = [template.name for template in data.templates], data.arrays["train"]
     if growing and not data.closed:
         atoms = train.template_atoms
@@ -288,7 +288,7 @@ def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) 
     order = _order(old, living)
     weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
     if scorer.open:
-        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # template numbers without gaps
+        _, numbers = np.unique(old.templates.numpy()[order], return_inverse=True)  # template indices without gaps
         scorer.set_rows(weights, keys, torch.from_numpy(numbers))
     else:
         scorer.table.copy_(weights)
@@ -296,7 +296,7 @@ def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) 
 
 
 def _selects_templates(result: StageResult) -> bool:
-    """Parsing task: whether the penalty selects whole templates: all or no rows of a template survive."""
+    """Parsing task: whether the penalty selects whole templates, where either all or no rows of a template survive."""
     penalty, weights = result.penalties[TABLE], result.module.parser.scorer.table.detach()
     if penalty.groups is None:
         return False
@@ -307,7 +307,8 @@ def _selects_templates(result: StageResult) -> bool:
 def _kept(before: StageResult, support: Tensor) -> Tensor:
     """Parsing task: the mask of the rows that the next stage keeps: bool [rows]
 
-    If the data are not `open`, rows with weight zero are not kept either."""
+    `support` marks the rows that survived the penalty. If the data are not `open`, rows with weight zero are dropped.
+    """
     kept = support.view(-1).cpu()
     return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)
 
@@ -319,7 +320,7 @@ def _living_templates(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor)
 
 
 def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """Parsing task: the numbers of the kept rows of a growing table, by template and key: int64 [kept]"""
+    """Parsing task: the indices of the kept rows of a growing table, sorted by template and key: int64 [kept]"""
     rows = kept.nonzero().flatten().numpy()
     templates = scorer.templates.numpy()[rows]
     most = int(templates.max(initial=0))
@@ -335,7 +336,7 @@ def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
 
 
 def _index(data: ParsingData, scorer: GrowingArcScorer, order: np.ndarray) -> ArcIndex:
-    """Parsing task: the feature index of the rows `order` of a growing table, without templates that have no row."""
+    """Parsing task: the feature index of the growing table's rows in `order`, without templates that have no row."""
     counts = np.bincount(scorer.templates.numpy()[order], minlength=len(data.templates))
     templates = tuple(t for t, count in zip(data.templates, counts, strict=True) if count)
     offsets = np.concatenate([[0], np.cumsum(counts[counts > 0])])

@@ -1,8 +1,7 @@
 """The artifact of a tagger: `model.json` describes the tagger, `weights.safetensors` has feature keys and weights.
 
-Only living features (with a nonzero weight) are stored: the keys, template by template, and the nonzero weights. Each
-number takes as few bytes as possible (`artifacts/tables.py`). Nothing in the folder is ever executed, and every field
-and tensor is checked before use.
+Only features with nonzero weights are stored. The keys are hashes of the features, ordered by template. No code from
+the folder is executed. Every field and tensor is checked before use.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from structsparse.weights.observed_pairs import PairScorer
 if TYPE_CHECKING:
     from structsparse.tasks.tagging.data import TaggingData
 
-KIND = None  # the field `kind` of model.json; the model.json of a tagger has no such field
-EDGES = "edges.table"  # the tensor with the weights of edge features (feature, pair of neighbouring labels)
+KIND = None  # value of the field `kind` in model.json; None: taggers have no such field
+EDGES = "edges.table"  # name of the tensor with the weights of edge features
 
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
-    """Write the artifact of a tagger (keys and nonzero weights in float32) atomically; return its size in bytes."""
+    """Write the artifact of a tagger into a folder, all files or none; return its size in bytes."""
     if (reason := unfit(tagger)) is not None:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
@@ -80,16 +79,16 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
 
 
 def living(tagger: Tagger, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Masks of the features and of the edge features that the artifact of a tagger stores: bool [rows] each.
+    """Masks of the features and of the edge features with nonzero weights, which a tagger's artifact stores.
 
-    These features have a nonzero weight. The mask of edge features is None if the tagger has no edge features."""
+    Each mask is bool [features]. The second is None if the tagger has no edge features."""
     state, none = _state(tagger), np.zeros(rows, bool)
     edges = (state[EDGES] != 0).any(axis=1) if EDGES in state else None
     return np.logical_or.reduce([none, *((state[name] != 0).any(axis=1) for name in _tables(tagger))]), edges
 
 
 def _state(tagger: Tagger) -> dict[str, np.ndarray]:
-    """The parameters for a tagger's artifact, by name: float32 arrays; weight tables are dense, zeros included."""
+    """The parameters for a tagger's artifact (name -> dense float32 array, zeros included)."""
     weights = tagger.state_dict()
     weights |= {name: scorer.dense() for name, scorer in _tables(tagger).items() if _pairs(scorer)}
     if tagger.edges is not None:
@@ -103,7 +102,7 @@ def load(folder: Path, description: dict) -> SequenceTagger:
         check_fields(description, _FIELDS, _OPTIONAL)
         columns, tagger = _needed(description), _empty_tagger(description)
         if "edges" in description:
-            # The constructor raises an error if the label pairs are invalid.
+            # check the label pairs: the constructor raises an error if they are invalid
             EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))
     with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
@@ -125,8 +124,7 @@ def load(folder: Path, description: dict) -> SequenceTagger:
     )
 
 
-# Classes of scorers that an artifact can store. The function of each class returns the settings of a scorer. When an
-# artifact is loaded, no scorer of another class is built.
+# The scorer classes that an artifact can store, each with a function that returns the settings of a scorer.
 _SETTINGS = {
     SparseScorer: lambda scorer: {},
     DenseScorer: lambda scorer: {},
@@ -150,19 +148,19 @@ def unfit(tagger: Tagger) -> str | None:
 
 
 def _described(scorer: torch.nn.Module) -> dict:
-    """The class name and settings of a tagger's scorer, as stored in model.json of the artifact."""
-    # A PairScorer is stored as a SparseScorer with zero weights for pairs (feature, label) not observed in training.
+    """The class name and the settings of a tagger's scorer, for model.json in the artifact."""
+    # A PairScorer is stored as a SparseScorer, with zeros for (feature, label) pairs that have no weight.
     kind = SparseScorer if _pairs(scorer) else type(scorer)
     return {"class": kind.__name__, **_SETTINGS[kind](scorer)}
 
 
 def _pairs(scorer: torch.nn.Module) -> bool:
-    """Whether a scorer for a tagger's artifact has weights for observed (feature, label) pairs only."""
+    """Whether a scorer for a tagger's artifact has weights only for (feature, label) pairs seen in training."""
     return type(scorer) is PairScorer
 
 
 def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
-    """The scorer that model.json of a tagger's artifact describes, with parameters of the given sizes."""
+    """Build the scorer that model.json of a tagger's artifact describes, with parameters of the given sizes."""
     settings = dict(description)
     name = settings.pop("class", None)
     if name not in _BY_NAME:
@@ -173,7 +171,7 @@ def _built(description: dict, sizes: Sizes) -> torch.nn.Module:
 
 
 def _tables(tagger: Tagger) -> dict[str, torch.nn.Module]:
-    """The scorers in a tagger's artifact with a row of weights for each feature, by name of the weight table."""
+    """The scorers of sparse features in a tagger's artifact (name of the weight table -> scorer)."""
     kinds = (SparseScorer, PairScorer)
     return {f"{name}.table": module for name, module in tagger.named_modules() if type(module) in kinds}
 
@@ -183,14 +181,14 @@ def _edges(description: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeSco
     if "edges" not in description:
         return None, None
     index = decode_keys(TokenIndex, parse, description["edges"]["templates"], tensors, "edges.keys")
-    steps = np.array(description["edges"]["steps"], np.int64).T  # [2, edges] (from label, to label)
+    steps = np.array(description["edges"]["steps"], np.int64).T  # [2, edges], the two labels of each edge
     dense = decode_table(tensors, EDGES, (len(index), steps.shape[1]))
     check_weights(EDGES, dense)
     return index, EdgeScorer.of(steps, len(description["labels"]), dense).requires_grad_(False).eval()
 
 
 def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
-    """Copy the weights in a tagger's artifact into an empty tagger; raise an error if a tensor is left over."""
+    """Copy the weights in a tagger's artifact into an empty tagger; an unknown tensor is an error."""
     state = {}
     for name, empty in tagger.state_dict().items():
         array = decode_table(tensors, name, tuple(empty.shape))
@@ -203,7 +201,7 @@ def _fill_(tagger: Tagger, tensors: dict) -> Tagger:
 
 
 def _are_edges(value: object) -> bool:
-    """Whether the field `edges` of a tagger's artifact is valid: templates of edge features, and pairs of labels."""
+    """Whether the field `edges` of a tagger's artifact is valid: templates of edge features, and label pairs."""
     if not isinstance(value, dict) or {*value} != {"templates", "steps"} or not isinstance(value["steps"], list):
         return False
     pairs = all(isinstance(pair, list) and [type(label) for label in pair] == [int, int] for pair in value["steps"])
@@ -222,11 +220,11 @@ _FIELDS = COMMON_FIELDS | {
     "templates": (lambda value: are_keys(value), EXPECTED_KEYS),
     "edges": (lambda value: _are_edges(value), f"templates with {EXPECTED_KEYS}, and pairs of labels"),
 }
-_OPTIONAL = ("edges",)  # fields that model.json may lack
+_OPTIONAL = ("edges",)  # fields that may be missing in model.json
 
 
 def _needed(description: dict) -> tuple[str, ...]:
-    """The input columns that the tagger in an artifact reads, by the templates and attributes in model.json."""
+    """The input columns that the tagger in an artifact reads, derived from the templates in model.json."""
     lines = [*description["templates"], *description.get("edges", {}).get("templates", ())]
     for line in lines:
         if [template.name for template in parse(line)] != [line]:
@@ -246,9 +244,9 @@ def _needed(description: dict) -> tuple[str, ...]:
 
 
 def _empty_tagger(description: dict) -> Tagger:
-    """A tagger as model.json of an artifact describes it, without weights.
+    """Build the tagger that model.json of an artifact describes, without weights.
 
-    The parameters are on the device `meta`: they have shapes but take no memory."""
+    The parameters are on the device `meta`, which needs no memory."""
     rows, labels = sum(count for count, _ in description["templates"].values()), len(description["labels"])
     sizes = Sizes(
         rows, labels, len(description["dense"]), tuple(len(values) + 1 for values in description["codes"].values())

@@ -1,6 +1,6 @@
 """Subcommands of `structsparse` for taggers: predict and evaluate.
 
-Modules that take long to import are imported only when a subcommand runs.
+Slow imports happen only when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from structsparse.corpora.columns import Sentences
     from structsparse.tasks.tagging.predictor import SequenceTagger
 
-# The names of the columns that `predict` adds. Names in --columns have no spaces, so no input column has such a name.
+# Names of the output columns that `predict` adds. The space excludes a clash with names of input columns.
 PREDICTED, PROBABILITY = "predicted tag", "its probability"
 
 
 def predict(options: argparse.Namespace, model: SequenceTagger) -> None:
-    """Subcommand `predict` of taggers: write the input columns and, as an additional column, the predicted tag."""
+    """Subcommand `predict` of taggers: write the input columns and a further column with the predicted tags."""
     from structsparse.corpora.columns_streamed import ColumnStream
 
     if options.nbest is not None and model.edges is not None:
@@ -54,7 +54,7 @@ def _write_tags(
 ) -> None:
     """Subcommand `predict` of taggers: write sentences with a column of predicted tags.
 
-    If probabilities were requested, another column has the probability of each predicted tag."""
+    If `shares` is given, a further column has the probability of each predicted tag."""
     from structsparse.corpora.columns import Column, write_columns
 
     tags = model.tag(sentences)
@@ -115,8 +115,7 @@ def evaluate(options: argparse.Namespace, model: SequenceTagger) -> None:
 def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence[str]) -> dict:
     """Subcommands of taggers: keyword arguments for reading the input columns.
 
-    The arguments are the column names, the columns that may be missing, and the handling of comments. The names come
-    from --columns or, without this option, from the training corpus."""
+    The column names come from the option --columns, by default from the training corpus."""
     from structsparse.tasks.tagging.predictor import optional_columns
 
     names = list(model.layout) if options.columns is None else _names(options.columns)
@@ -131,9 +130,7 @@ def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence
 
 
 def _names(columns: str) -> list[str]:
-    """Subcommands of taggers: the column names in the option --columns.
-
-    A column `_` gets a generated name, because all columns are written."""
+    """Subcommands of taggers: the column names in the option --columns; each `_` becomes a generated name."""
     names = columns.replace(",", " ").split()
     return [f"column {k}" if name == "_" else name for k, name in enumerate(names, start=1)]
 
@@ -141,7 +138,7 @@ def _names(columns: str) -> list[str]:
 def _table(figures: dict) -> str:
     """Subcommand `evaluate` of taggers: a text table of precision, recall and F1 by type, accuracy and speed.
 
-    A type is a type of spans or, if tags do not encode spans, a tag."""
+    If the tags encode spans, the types are the types of spans. Otherwise each tag is a type."""
     kinds = dict(sorted(figures["types"].items()))
     if "f1" in figures:
         counts = {key: sum(kind[key] for kind in kinds.values()) for key in ("gold", "predicted")}

@@ -25,12 +25,12 @@ from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
 
-LARGE_BATCH = 2000  # the number of sentences per batch when a tagger only predicts
-EDGES = "tagger.edges.table"  # the name of the parameter with the weights of edge features
+LARGE_BATCH = 2000  # number of sentences in a batch for prediction without training
+EDGES = "tagger.edges.table"  # name of the parameter with the weights of edge features
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The name, among `names`, of the parameter with the feature weights for a tagger's data; None if there is none."""
+    """The name in `names` of the weight table for the sparse features of a tagger's data; None if there is none."""
     return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
@@ -40,35 +40,35 @@ class TaggingData(CorpusParts):
 
     splits: SentenceSplits
     index: TokenIndex  # the index of token features
-    arrays: dict[str, TokenArrays]  # the token arrays of each part: train, dev, test
-    labels: tuple[str, ...]  # labels of the training part: the labels that a tagger can predict
+    arrays: dict[str, TokenArrays]  # features and labels of the parts train, dev and test
+    labels: tuple[str, ...]  # the labels in the training part, which a tagger can predict
     names: tuple[str, ...]  # `labels`, then the labels that occur in dev or test only
-    sizes: Sizes  # the sizes that determine the shapes of the parameters
+    sizes: Sizes  # numbers of features and labels, which determine the shapes of parameters
     dense: tuple[str, ...]  # names of numeric columns
-    codes: dict[str, dict[str, int]]  # the vocabulary of each coded attribute: value -> code
+    codes: dict[str, dict[str, int]]  # attribute -> value -> code, for models with embeddings
     tag: str  # the name of the column to predict
     scheme: str | None  # how tags encode spans in training (such as iob2); None: tags are not spans
     notes: tuple[str, ...]  # messages for the user
     reduced: bool = False  # whether features have been dropped from the index
-    edges: EdgeFeatures | None = None  # edge features, if any
-    short: TokenIndex | None = None  # the index with shortened keys that the artifact stores, if any
-    short_edges: TokenIndex | None = None  # the index of edge features with shortened keys, if any
+    edges: EdgeFeatures | None = None  # features conjoined with pairs of neighbouring labels; None: none
+    short: TokenIndex | None = None  # feature index with shorter keys for a small artifact
+    short_edges: TokenIndex | None = None  # index of edge features with shorter keys for a small artifact
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:
-        """The function for a tagger's data that makes an empty score: SpanScore for spans, else AccuracyScore."""
+        """A function that makes an empty score for a tagger's data: SpanScore if tags are spans, else AccuracyScore."""
         kind = AccuracyScore if self.scheme is None else SpanScore
         return lambda: kind(list(self.names))
 
     @property
     def metric(self) -> str:
-        """The name of the dev score by which models on a tagger's data are compared: f1 of spans, or accuracy."""
+        """The name of the dev score that compares models on a tagger's data: f1 if tags are spans, else accuracy."""
         return "accuracy" if self.scheme is None else "f1"
 
     def keep(self, alive: np.ndarray | None, edges: np.ndarray | None = None) -> TaggingData:
-        """The data of a tagger with only the features in `alive` and the edge features in `edges`: bool [rows] each.
+        """The data of a tagger with only the features marked in `alive` and the edge features marked in `edges`.
 
-        If a mask is None, all features are kept."""
+        Each mask is bool [features]. None keeps all features."""
         if edges is not None:
             return self._keep_edges(edges).keep(alive)
         if alive is None:
@@ -85,10 +85,9 @@ class TaggingData(CorpusParts):
         return replace(self, edges=edges, arrays=arrays, reduced=True)
 
     def shortened(self, guard: int, alive: np.ndarray, edges: np.ndarray | None) -> TaggingData:
-        """The data of a tagger with shortened keys of features in `alive` and edge features in `edges`.
+        """The data of a tagger with shorter keys for the features in `alive` and the edge features in `edges`.
 
-        Masks are bool [rows]. Features of dev and test are looked up again with the short keys. So the scores of the
-        data equal the scores of the artifact."""
+        Both masks are bool [features]. Features of dev and test are looked up again with the shorter keys."""
         train = self.splits.train
         short = self.index.only(alive).shortened_on(train, guard)
         short_edges = None if edges is None else self.edges.index.only(edges).shortened_on(train, guard)
@@ -107,7 +106,7 @@ class TaggingData(CorpusParts):
         return None if edges is None else EdgeScorer(edges.label_pairs, len(self.labels), edges.pairs)
 
     def describe(self) -> list[str]:
-        """Console lines on the data of a tagger: numbers of sentences, tokens, features and labels, and notes."""
+        """Console lines about the data of a tagger: counts of sentences, tokens, features and labels, and notes."""
         parts = [f"{part} {len(a):,} sentences, {len(a.gold):,} tokens" for part, a in self.arrays.items()]
         model = f"{len(self.index.templates)} templates, {len(self.index):,} features, {len(self.labels)} labels"
         if self.edges is not None:
@@ -143,9 +142,14 @@ def prepare(
 ) -> TaggingData:
     """Prepare the data of a tagger from a corpus: convert tags, choose templates, index and extract the features.
 
-    `tag`: the column to predict. `scheme`: how tags encode spans in training; None: tags are not spans. `dense`:
-    numeric columns. `codes`: attributes that become vocabulary codes. `choose`: a filter of templates. `edges`:
-    templates of edge features. `cache`: megabytes of prepared features that may be kept on disk for later runs."""
+    - tag: name of the column to predict
+    - scheme: how tags encode spans in training (such as iob2); None: tags are not spans
+    - min_count: number of training tokens on which a feature must occur
+    - dense: names of numeric columns
+    - codes: names of attributes for models with embeddings
+    - choose: filter that selects templates
+    - edges: templates of edge features
+    - cache: megabytes of prepared features that may be kept on disk for later runs"""
     parts, notes = _converted(splits, tag, scheme)
     labels = tuple(sorted(_occurring(parts["train"], tag)))
     unseen = sorted({label for part in parts.values() for label in _occurring(part, tag)} - {*labels})
@@ -179,7 +183,7 @@ def prepare(
 
 
 def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> TaggingData:
-    """The data of a tagger with edge features added: template features conjoined with pairs of neighbouring labels."""
+    """Add edge features to the data of a tagger: token features conjoined with pairs of neighbouring labels."""
     templates = expand(lines)
     if any(name == data.tag for template in templates for name, _ in template.atoms):
         raise UserError(f"features.edges must not look at {data.tag!r}, the column to predict")
@@ -190,9 +194,9 @@ def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> Tagg
 
 
 def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Template]:
-    """The templates for a tagger's data that do not read the column to predict.
+    """The templates for a tagger's data, without templates that read the column to predict.
 
-    If a template is left out, a message is appended to `notes`."""
+    If a template is left out, a message is added to `notes`."""
     templates = expand(lines)
     allowed = [template for template in templates if all(name != tag for name, _ in template.atoms)]
     if len(allowed) < len(templates):
@@ -201,12 +205,12 @@ def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Templ
 
 
 def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
-    """A function that computes, once, the (feature, label) pairs that occur together in a tagger's training data."""
+    """A cached function that returns the (feature, label) pairs that occur in a tagger's training data."""
     return cache(partial(Pairs.observed, train, len(index), len(labels)))
 
 
 def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[dict[str, Sentences], list[str]]:
-    """The parts of a tagger's data with tags converted to one span scheme (such as iob2), and notes for the user."""
+    """Convert the tags in a tagger's data to one span scheme (such as iob2); returns parts and notes for the user."""
     parts, notes = {}, []
     if splits.joined:
         notes.append("dev is trained on as well: its figures tell nothing of new sentences")
@@ -228,10 +232,10 @@ def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[di
 
 
 def _occurring(sentences: Sentences, name: str) -> set[str]:
-    """The values of a column of a tagger's data that occur on at least one token."""
+    """The values that occur in a column of a tagger's data."""
     return {*sentences.columns[name].without_unused().values}
 
 
 def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
-    """The codes of the values of an attribute in a tagger's training data, from 1; unseen values get code 0."""
+    """Number the values of an attribute in a tagger's training data (value -> code, from 1; 0 is for unseen values)."""
     return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}

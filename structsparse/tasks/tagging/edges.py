@@ -1,6 +1,6 @@
-"""Edge features of taggers (`features.edges`): a token feature conjoined with an edge, a pair of neighbouring labels.
+"""Edge features of taggers (`features.edges`): a token feature conjoined with a pair of neighbouring labels.
 
-Only pairs of a feature and an edge that occur together in training have a weight.
+Such a pair of labels is called an edge. A feature and an edge have a weight only if they occur together in training.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class _EdgeArrays(NamedTuple):
-    """Edge features of the training sentences as `Pairs.observed` takes them: bags, with edges as gold labels."""
+    """Edge features of the training sentences in the format of `Pairs.observed`, with edges as gold labels."""
 
     bags: Bags  # the edge features of each token
-    gold: np.ndarray  # int64 [tokens] number of the edge into each token; 0 for first tokens
-    offsets: np.ndarray  # int64 [sentences + 1] where each sentence begins
+    gold: np.ndarray  # int64 [tokens], index of the edge (label pair) that ends at each token; 0 for first tokens
+    offsets: np.ndarray  # int64 array of shape [sentences + 1], the first token of each sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +40,18 @@ class EdgeFeatures:
     """The edge features of a tagged corpus: feature index, label pairs of training, and bags of features."""
 
     index: TokenIndex  # the index of edge features
-    label_pairs: np.ndarray  # int64 [2, edges] (from, to): the pairs of neighbouring labels in training
-    bags: dict[str, Bags]  # by part: a bag for each token, empty for the first token of a sentence
-    gold: np.ndarray  # int64 [training tokens] number of the edge into each token; 0 for first tokens
-    offsets: np.ndarray  # int64 [training sentences + 1] where each sentence begins
+    label_pairs: np.ndarray  # int64 [2, edges], the pairs of neighbouring labels in training
+    bags: dict[str, Bags]  # part (train, dev, test) -> the edge features of each token; first tokens have none
+    gold: np.ndarray  # int64 [training tokens], index of the label pair that ends at each token; 0 for first tokens
+    offsets: np.ndarray  # int64 array of shape [training sentences + 1], the first token of each sentence
 
     @classmethod
     def fit(
         cls, parts: dict[str, Sentences], gold: np.ndarray, templates: Sequence[Template], min_count: int
     ) -> EdgeFeatures:
-        """Index the edge features of part `train`, and make the bags of all parts.
+        """Index the edge features of the training part, and look up the edge features of all parts.
 
-        gold: int64 [training tokens], gold labels."""
+        `gold`, int64 [training tokens], has the gold labels."""
         train = parts["train"]
         if train.tokens == len(train):
             raise UserError(f"{train.source}: features.edges needs a sentence of two tokens or more in training")
@@ -64,21 +64,21 @@ class EdgeFeatures:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """The pairs of edge feature and edge (pair of neighbouring labels) that occur together in training."""
+        """Edge features: the pairs (feature, edge) that occur together in training; an edge is a label pair."""
         arrays = _EdgeArrays(self.bags["train"], self.gold, self.offsets)
         return Pairs.observed(arrays, len(self.index), self.label_pairs.shape[1])
 
     @property
     def counts(self) -> np.ndarray:
-        """Edge features: the number of training tokens with each feature, first tokens excluded: int64 [rows]"""
+        """Edge features: the number of training tokens with each feature, without first tokens: int64 [features]."""
         return np.bincount(self.bags["train"].ids, minlength=len(self.index))
 
     def layout(self, labels: Sequence[str]) -> TemplateLayout:
-        """The layout of the weight table of edge features: features as rows, by template; edges as columns."""
+        """The layout of the weight table of edge features: rows are features (by template), columns are label pairs."""
         return TemplateLayout(self.index.names, self.index.offsets, self.names(labels), pairs=self.pairs)
 
     def keep(self, alive: np.ndarray) -> EdgeFeatures:
-        """The edge features that are marked in `alive`, bool [rows]."""
+        """Restrict the edge features to those marked in `alive`, bool [features]."""
         index, new_row = self.index.keep(alive)
         return replace(self, index=index, bags={part: b.renumber(new_row) for part, b in self.bags.items()})
 
@@ -88,9 +88,9 @@ class EdgeFeatures:
 
 
 def without_first_tokens(bags: Bags, offsets: np.ndarray) -> Bags:
-    """The bags of edge features by token; a first token, to which no edge leads, gets an empty bag.
+    """Remove the edge features of the first token of each sentence, which has no label before it.
 
-    offsets [sentences + 1]: where each sentence begins."""
+    `offsets`, of shape [sentences + 1], has the first token of each sentence."""
     counts = np.diff(bags.offsets)
     first = np.zeros(len(counts), bool)
     first[offsets[:-1]] = True
@@ -99,7 +99,7 @@ def without_first_tokens(bags: Bags, offsets: np.ndarray) -> Bags:
 
 
 class EdgeScorer(PairTable):
-    """Scorer of edge features: score[token, edge] = sum of weight[feature, edge] over the features of the token."""
+    """Scorer of edge features: score[token, edge] = sum of weight[feature, edge] over the token's features."""
 
     def __init__(self, label_pairs: np.ndarray, labels: int, pairs: Pairs) -> None:
         super().__init__(pairs)
@@ -107,7 +107,7 @@ class EdgeScorer(PairTable):
 
     @classmethod
     def of(cls, label_pairs: np.ndarray, labels: int, dense: np.ndarray) -> EdgeScorer:
-        """A scorer of edge features with the nonzero weights of a dense table [rows, edges]."""
+        """A scorer of edge features with the nonzero weights of a dense table [features, edges]."""
         rows, living = np.nonzero(dense)
         offsets = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(dense)))]
         links = np.ones((dense.shape[1], dense.shape[1]), bool)
@@ -119,22 +119,23 @@ class EdgeScorer(PairTable):
     def forward(
         self, batch: TokenBatch, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     ) -> EdgeScores:
-        """The chain scores of a batch with edge features: scores of labels, label pairs and edges.
+        """The chain scores of a batch with edge features, for the given scores without edge features.
 
-        emissions: scores of labels at each token. transitions [labels, labels]; start, end [labels]: scores of first
-        and last labels."""
+        - emissions: the score of each label at each token
+        - transitions [labels, labels]: the score of each label pair
+        - start, end [labels]: the scores of first and last labels"""
         emissions = batch.pad(emissions) if emissions.dim() == 2 else emissions
-        shared = transitions[self.chain.origins, self.chain.targets]  # [edges] the transition score of each edge
+        shared = transitions[self.chain.origins, self.chain.targets]  # [edges], the score of each label pair
         return EdgeScores(emissions, self.sum(_batch_of_edges(batch)), shared, start, end)
 
 
 def _batch_of_edges(batch: TokenBatch) -> TokenBatch:
-    """The batch with edge features in place of token features; the result is cached with the batch."""
+    """Replace the token features of a batch by its edge features; the result is cached with the batch."""
     if batch.edge_ids is None:
         raise UserError("this tagger has features of edges, the sentences come without; prepare them with edges")
 
     def swapped(cache: BatchCache | None) -> TokenBatch:
-        """The batch with edge features in place of token features, and with the given cache."""
+        """Replace the token features of the batch by its edge features, with the given cache."""
         return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, cache=cache)
 
     return swapped(None) if batch.cache is None else batch.cache.get("edges", lambda: swapped(BatchCache()))

@@ -1,6 +1,6 @@
 """The growing weight table of a tagger (`model=growing`): only features with nonzero weights take memory.
 
-A feature gets a row when an online update first changes its weights. Rows whose weights are all zero are dropped.
+A feature gets a row when an online solver first changes its weights. All-zero rows are removed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,23 @@ from structsparse.weights.growing import PartialTable
 class GrowingScorer(PartialTable):
     """A growing table of a tagger's weights: only features in use have a row, all other weights are zero.
 
-    The table gets new rows under online solvers (`solver=online_perceptron`, `online_mira`). Rows of zeros are dropped
-    when an online solver resumes after a prox (the proximal operator of the penalty)."""
+    Only online solvers can train such a table (`solver=online_perceptron` or `online_mira`)."""
 
     linear = True
 
     def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes.labels, [("features", torch.int64)])  # the feature number of each row in memory
-        self.rows = sizes.rows  # the number of all features, with and without a row in memory
-        # int32 [features] the number of the row of each feature; -1: the feature has no row in memory
+        super().__init__(sizes.labels, [("features", torch.int64)])  # the feature index of each row in memory
+        self.rows = sizes.rows  # number of all features, with or without a row in memory
+        # int32 [all features], the row index of each feature; -1: the feature has no row in memory
         self.register_buffer("slots", torch.full((sizes.rows,), -1, dtype=torch.int32), persistent=False)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Growing table of a tagger: the score of each label at each token, from the features that have a row.
-
-        Returns [batch, time, labels]."""
+        """Growing table of a tagger: the score of each label at each token of a batch, [batch, time, labels]."""
         if self.held == 0:
             zeros = self.table.new_zeros(len(batch.offsets) - 1, self.table.shape[1])
-            # The sum of an empty table is zero; with the sum, the scores depend on the parameter for autograd.
+            # the sum of the empty table is zero, but connects the scores to the parameter for autograd
             return batch.pad(zeros + self.table.sum())
-        slots = self.slots[batch.ids]  # [occurrences] the row of each active feature, -1: none
+        slots = self.slots[batch.ids]  # the row of each active feature; -1: none
         in_memory = (slots >= 0).to(self.table.dtype)
         sums = F.embedding_bag(
             slots.clamp(min=0),
@@ -54,31 +51,32 @@ class GrowingScorer(PartialTable):
         return batch.pad(sums)
 
     def set_rows(self, weights: Tensor, features: Tensor) -> None:
-        """Growing table of a tagger: replace all rows by weights [rows, labels] of some features [rows]."""
+        """Growing table of a tagger: replace all rows by `weights` [rows, labels], the weights of `features` [rows]."""
         self.slots[self.features] = -1
         super().set_rows(weights, features)
         self._number()
 
     def _number(self) -> None:
-        """Growing table of a tagger: set `slots`, which has the row number of each feature."""
+        """Growing table of a tagger: set `slots`, the row index of each feature."""
         self.slots[self.features] = torch.arange(self.held, dtype=torch.int32, device=self.slots.device)
 
     def groups_of(self, make: Callable, layout: TemplateLayout, name: str) -> HeldRows:
-        """Growing table of a tagger: groups of all rows, formed by `make`, restricted to the rows in memory."""
+        """Growing table of a tagger: make groups of all features with `make`, and restrict them to rows in memory."""
         return self.held_of(make((self.rows, self.table.shape[1]), layout, parameter=name))
 
     def held_of(self, groups: Partition) -> HeldRows:
-        """Growing table of a tagger: disjoint groups of all rows, restricted to the rows in memory.
+        """Growing table of a tagger: restrict disjoint groups of all features to the rows in memory.
 
-        Overlapping groups are refused."""
+        Overlapping groups are an error."""
         if not isinstance(groups, Partition):
             raise UserError(f"model=growing takes disjoint groups (template, label), not a {type(groups).__name__}")
         return HeldRows(groups, self)
 
     def spread(self, penalty: Penalty) -> Tensor:
-        """Growing table of a tagger: the mask of weights not set to zero by a penalty: bool [all rows, labels]
+        """Growing table of a tagger: a mask of weights that a penalty keeps, bool [all features, labels].
 
-        If the penalty selects whole groups, features of a living group that have no row in memory survive too."""
+        If the penalty removes only whole groups, all weights of the remaining groups are kept. Otherwise only weights
+        in memory are kept."""
         weights, labels = self.table.detach(), self.table.shape[1]
         survivors = penalty.survivors(weights)
         if isinstance(penalty.groups, HeldRows):
@@ -90,9 +88,7 @@ class GrowingScorer(PartialTable):
         return mask
 
     def dense(self, rows: Tensor) -> Tensor:
-        """Growing table of a tagger: the dense weights of the rows marked in `rows`: [marked rows, labels]
-
-        rows: bool [all rows]."""
+        """Growing table of a tagger: the dense weights of the features marked in `rows`, bool [all features]."""
         place = torch.where(rows, rows.cumsum(0) - 1, -1)[self.features]
         dense = self.table.new_zeros(int(rows.sum()), self.table.shape[1])
         dense[place[place >= 0]] = self.table.detach()[place >= 0]
@@ -100,12 +96,12 @@ class GrowingScorer(PartialTable):
 
     @torch.no_grad()
     def fill(self, dense: Tensor) -> None:
-        """Growing table of a tagger: replace all rows by the nonzero rows of a dense table [all rows, labels]."""
+        """Growing table of a tagger: replace all rows by the nonzero rows of a dense table [all features, labels]."""
         features = (dense != 0).any(dim=1).nonzero().flatten()
         self.set_rows(dense[features].to(self.table), features.to(self.features.device))
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        """Growing table of a tagger: load the rows of a checkpoint, and number the rows in `slots`."""
+        """Growing table of a tagger: load the rows of a checkpoint, and set `slots`, the row index of each feature."""
         features = state_dict[prefix + "features"]
         if len(features) and int(features.max()) >= self.rows:
             raise UserError(f"a checkpoint holds feature {int(features.max())}, but there are {self.rows} features")
@@ -115,9 +111,9 @@ class GrowingScorer(PartialTable):
 
 
 class HeldRows(Partition):
-    """Groups of the feature rows of a tagger, restricted to the rows of a growing table that are in memory.
+    """Groups of the feature weights of a tagger, restricted to the rows of a growing table in memory.
 
-    Group sizes and group weights count all feature rows."""
+    Group sizes and group weights are those of the unrestricted groups."""
 
     offsets = None  # the rows in memory are not sorted by group
     aligned = False
@@ -126,28 +122,28 @@ class HeldRows(Partition):
         nn.Module.__init__(self)
         self.names, self.parameter, self.free = every.names, every.parameter, every.free
         self.by_row = every.ids.shape[0] == scorer.rows
-        self.register_buffer("every", every.ids)  # int64 [all rows or 1, labels or 1] the group of each weight
+        self.register_buffer("every", every.ids)  # int64 [all features or 1, labels or 1], the group of each weight
         self.register_buffer("size", every.size)
         self.register_buffer("weight", every.weight)
         self.scorer = [scorer]  # in a list, so that torch does not register the scorer as a submodule
 
     @property
     def ids(self) -> Tensor:
-        """Growing table of a tagger: the group of each weight in memory: int64 [rows or 1, labels or 1]"""
+        """Growing table of a tagger: the group index of each weight in memory, int64 [rows or 1, labels or 1]."""
         return self.every[self.scorer[0].features] if self.by_row else self.every
 
     @property
     def shape(self) -> torch.Size:
-        """Growing table of a tagger: the shape of the weights in memory: [rows, labels]"""
+        """Growing table of a tagger: the shape of the weights in memory, [rows, labels]."""
         return self.scorer[0].table.shape
 
     @property
     def shared(self) -> list[int]:
-        """Growing table of a tagger: the dimensions along which all weights are in the same group."""
+        """Growing table of a tagger: the dimensions of the table along which all weights are in one group."""
         return [d for d, n in enumerate(self.shape) if self.ids.shape[d] == 1 < n]
 
     def everywhere(self, values: Tensor, fill: float) -> Tensor:
-        """Growing table of a tagger: the values of groups [groups] at every weight of all rows.
+        """Growing table of a tagger: expand values [groups] to the weights of all features.
 
-        Returns [all rows or 1, labels or 1]. Weights that are in no group get `fill`."""
+        Returns an array [all features or 1, labels or 1]. Weights that are in no group get `fill`."""
         return torch.cat([values, values.new_full((1,), fill)])[self.every]

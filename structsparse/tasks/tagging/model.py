@@ -1,8 +1,8 @@
 """The model of a tagger: a scorer of labels at each token (emissions), and a linear chain over the labels.
 
-A scorer is any nn.Module that takes a TokenBatch and returns scores: [tokens, labels] if `batch.flat` is true, else
-[batch, time, labels]. A subclass of `Scorer` may declare that the scores are linear in the parameters. Then the
-objective is convex, and training ends with a certificate of optimality.
+A scorer is any nn.Module that takes a TokenBatch and returns scores [tokens, labels] or [batch, time, labels]. A
+subclass of `Scorer` may declare that the scores are linear in the parameters. Then training can end with a certificate
+of optimality.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 class SparseScorer(FeatureTable):
     """Tagger model: a linear scorer of sparse features.
 
-    score[token, label] = sum of table[feature, label] over the sparse features of the token."""
+    score[token, label] = sum of table[feature, label] over the features of the token."""
 
     linear = True
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [rows, labels] a row for each feature
+        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [features, labels], the weights
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from sparse features: [batch, time, labels] or [tokens, labels]"""
+        """Tagger model: label scores from sparse features, [batch, time, labels] or [tokens, labels]."""
         return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
 
 
@@ -52,18 +52,17 @@ class DenseScorer(Scorer):
         super().__init__()
         if sizes.dense == 0:
             raise UserError("model DenseScorer needs numeric columns; name them in features.dense")
-        self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [columns, labels]
+        self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [numeric columns, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from numeric columns: [batch, time, labels] or [tokens, labels]"""
+        """Tagger model: label scores from numeric columns, [batch, time, labels] or [tokens, labels]."""
         return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
 class RecurrentScorer(Scorer):
-    """Tagger model: a bidirectional LSTM over embeddings of coded attributes (`features.codes`), and a last layer.
+    """Tagger model: a scorer with a bidirectional LSTM over embeddings of attributes (`features.codes`).
 
-    The forward LSTM starts at the first token and the backward LSTM at the last token, never in the padding. So the
-    scores of a sentence do not depend on the other sentences of the batch."""
+    Padding does not affect the scores: the backward LSTM starts at the last token of each sentence."""
 
     def __init__(self, sizes: Sizes, embedding: int = 32, hidden: int = 64) -> None:
         super().__init__()
@@ -76,9 +75,9 @@ class RecurrentScorer(Scorer):
         self.output = nn.Linear(2 * hidden, sizes.labels)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from the LSTM: [batch, time, labels] or [tokens, labels]"""
+        """Tagger model: label scores from the LSTM, [batch, time, labels] or [tokens, labels]."""
         embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
-        inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width] embeddings of all attributes
+        inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width], the concatenated embeddings
         left, _ = self.forwards(inputs)
         right, _ = self.backwards(batch.reverse(inputs))
         scores = self.output(torch.cat([left, batch.reverse(right)], dim=2))
@@ -94,9 +93,9 @@ class SumScorer(Scorer):
         self.linear = all(isinstance(part, Scorer) and part.linear for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: the sum of the label scores of all parts: [batch, time, labels] or [tokens, labels]"""
+        """Tagger model: the sum of the label scores of several scorers, [batch, time, labels] or [tokens, labels]."""
         scores = [part(batch) for part in self.parts]
-        if len({each.dim() for each in scores}) > 1:  # some parts return padded scores, others do not
+        if len({each.dim() for each in scores}) > 1:  # only some of the scorers return padded scores
             scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]
         return torch.stack(scores).sum(0)
 
@@ -104,14 +103,14 @@ class SumScorer(Scorer):
 class Tagger(nn.Module):
     """The model of a tagger: a linear chain with a scorer of labels, and weights of neighbouring labels (transitions).
 
-    A transition that `scorer.links` excludes has the score zero. First and last labels have the score zero unless
-    `scorer.ends` is true. `edges` scores features that are conjoined with pairs of neighbouring labels."""
+    Label pairs that `scorer.links` excludes have a transition score of zero. First and last labels have extra weights
+    only if `scorer.ends` is true. `edges` is an optional scorer of edge features."""
 
     def __init__(self, scorer: nn.Module, labels: int, edges: EdgeScorer | None = None) -> None:
         super().__init__()
         self.scorer = scorer
         self.edges = edges
-        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # [from label, to label]
+        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # score of each pair of neighbouring labels
         self.start = nn.Parameter(torch.zeros(labels))  # score of each label at the first token
         self.end = nn.Parameter(torch.zeros(labels))  # score of each label at the last token
         declared = scorer if isinstance(scorer, Scorer) else Scorer()
@@ -120,17 +119,17 @@ class Tagger(nn.Module):
 
     @property
     def structure(self) -> Chain | EdgeChain:
-        """Tagger model: the structure over the labels of a sentence: a chain, with or without edge features."""
+        """Tagger model: the structure of label sequences, a linear chain with or without edge features."""
         return Chain() if self.edges is None else self.edges.chain
 
     def sweeper(self, solver: Online) -> Sweeper:
         """Tagger model: the sweeper by which an online solver updates the weights after each sentence."""
-        from structsparse.tasks.tagging.sweeps import TaggingSweeper  # prediction needs no sweeper
+        from structsparse.tasks.tagging.sweeps import TaggingSweeper  # not needed for prediction
 
         return TaggingSweeper(self, solver)
 
     def forward(self, batch: TokenBatch) -> ChainScores | EdgeScores:
-        """Tagger model: the chain scores of a batch: emissions, transitions, scores of first and last labels."""
+        """Tagger model: the scores of a batch, for label sequences in a linear chain."""
         transitions, start, end = self.transitions, self.start, self.end
         if self.links is not None:
             transitions = transitions * self.links

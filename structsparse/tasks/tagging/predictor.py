@@ -1,7 +1,6 @@
 """The predictor of taggers: the best tag sequence of a sentence, the N best, tag probabilities, and evaluation.
 
-This module does not import Lightning. Sentences are processed in batches of similar length, so that memory is bounded
-by the longest sentence and by the input itself.
+Sentences of similar length are processed together, in batches of limited size. This module does not import Lightning.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from structsparse.tasks.tagging.scores import SpanScore
 from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import TokenBatch
 
-BATCH = 1 << 14  # tokens per batch, padding included; few enough that scores stay in the CPU cache
+BATCH = 1 << 14  # largest number of tokens in a batch, padding included, so that scores fit into the CPU cache
 Input = Sentences | str | os.PathLike | Iterable[Iterable[str | Sequence[str] | Mapping[str, str]]]
 
 
@@ -44,9 +43,9 @@ class TagSequence(NamedTuple):
 class SequenceTagger:
     """The predictor of tags: a trained tagger, which predicts a tag for every token of a sentence.
 
-    `predict`, `nbest`, `marginals` and `evaluate` take a list of sentences, the path of a file of columns, or
-    `Sentences`. A sentence is a list of words if the tagger reads one column only. Otherwise it is a list of tuples
-    (the values of `columns`, in order) or of dicts."""
+    Methods take a list of sentences, the path of a file of columns, or `Sentences`. In a list, a sentence is a list of
+    tokens. A token is a tuple with the values of `columns` (in order), or a dict. If `columns` has one column only, a
+    token is a string."""
 
     labels: tuple[str, ...]
     scheme: str | None  # how tags encode spans (such as iob2); None: tags are not spans
@@ -55,14 +54,14 @@ class SequenceTagger:
     tag_column: str  # the column that the tagger predicts
     index: TokenIndex  # the index of token features
     dense: tuple[str, ...]  # names of numeric columns
-    vocabularies: Mapping[str, Mapping[str, int]]  # attribute -> value -> code, from 1; unseen values get 0
+    vocabularies: Mapping[str, Mapping[str, int]]  # attribute -> value -> code from 1; 0 is for unseen values
     tagger: Tagger
-    edges: TokenIndex | None = None  # the index of edge features (feature, pair of neighbouring labels)
+    edges: TokenIndex | None = None  # index of edge features (conjoined with label pairs); None: none
 
     def __repr__(self) -> str:
         return f"SequenceTagger({len(self.labels)} labels, {len(self.index):,} features)"
 
-    # --- the methods that the predictors of all tasks have
+    # --- methods that the predictors of all tasks have
 
     def predict(self, sentences: Input) -> list[list[str]]:
         """Tagger predictor: predict the best tag sequence of each sentence."""
@@ -71,7 +70,7 @@ class SequenceTagger:
         return [tags[begin:end] for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
 
     def nbest(self, sentences: Input, count: int = 10) -> list[list[TagSequence]]:
-        """Tagger predictor: the `count` best tag sequences of each sentence, best first; fewer if fewer exist."""
+        """Tagger predictor: the `count` best tag sequences of each sentence, best first."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"the {count} best sequences were requested, expected a number from 1 on")
         if self.edges is not None:
@@ -79,7 +78,7 @@ class SequenceTagger:
         sentences = self._sentences(sentences)
         results: list[list[TagSequence]] = [[] for _ in range(len(sentences))]
         for scores, batch, _ in self._scored(sentences):
-            paths, totals = Chain().best_k(scores, batch.lengths, count)  # [batch, count, time], [batch, count]
+            paths, totals = Chain().best_k(scores, batch.lengths, count)  # shapes [batch, count, time], [batch, count]
             probabilities = torch.exp(totals - Chain().log_partition(scores, batch.lengths)[:, None])
             rows = zip(batch.sentences.tolist(), batch.lengths.tolist(), paths, totals, probabilities, strict=True)
             for sentence, length, *best in rows:
@@ -92,7 +91,7 @@ class SequenceTagger:
         return results
 
     def marginals(self, sentences: Input) -> list[np.ndarray]:
-        """Tagger predictor: the probability of every tag at every token, by sentence: float32 [tokens, labels]"""
+        """Tagger predictor: the tag probabilities of each sentence, as a list of arrays float32 [tokens, labels]."""
         sentences = self._sentences(sentences)
         return np.split(self.probabilities(sentences), sentences.offsets[1:-1]) if len(sentences) else []
 
@@ -106,7 +105,7 @@ class SequenceTagger:
             warnings.warn(note, RuntimeWarning, stacklevel=2)
         return {**score.result(), "sentences": len(sentences), "tokens": sentences.tokens}
 
-    # --- prediction for `Sentences`, with results as arrays and columns
+    # --- prediction for many sentences, with results as arrays or columns
 
     def tag(self, sentences: Input) -> Column:
         """Tagger predictor: predict the tags of all tokens, as one column."""
@@ -117,22 +116,22 @@ class SequenceTagger:
         return Column(list(self.labels), result)
 
     def probabilities(self, sentences: Sentences) -> np.ndarray:
-        """Tagger predictor: the marginal probability of every tag at every token: float32 [tokens, labels]"""
+        """Tagger predictor: the tag probabilities of all tokens in all sentences, float32 [tokens, labels]."""
         result = np.empty((sentences.tokens, len(self.labels)), np.float32)
         for scores, batch, tokens in self._scored(sentences):
             result[tokens] = self.tagger.structure.marginals(scores, batch.lengths).flatten(0, 1)[batch.places]
         return result
 
     def stream(self, sentences: Iterable) -> Iterator[list[str]]:
-        """Tagger predictor: predict the tags of a stream of sentences, each as soon as the sentence arrives."""
+        """Tagger predictor: predict the tags of each sentence in a stream as soon as the sentence arrives."""
         for sentence in sentences:
             yield self.predict([sentence])[0]
 
     def score(self, sentences: Sentences, predicted: Column) -> tuple[SpanScore | AccuracyScore, list[str]]:
         """Tagger predictor: score predicted tags against the gold tags of sentences.
 
-        Gold tags are converted to the tagger's span scheme. Also returns notes that name labels unknown to the model.
-        Tokens with such labels count as wrong."""
+        Gold tags are first converted to the tagger's span scheme. Tags unknown to the model count as wrong. Returns the
+        score and notes for the user."""
         gold, notes = sentences.columns[self.tag_column], []
         if self.scheme is not None:
             scheme = detect_scheme(sentences, self.tag_column)
@@ -149,7 +148,7 @@ class SequenceTagger:
     # --- reading the input
 
     def _sentences(self, source: Input, needed: Sequence[str] | None = None) -> Sentences:
-        """Tagger predictor: the input sentences as columns; `needed` are the columns that the input must have."""
+        """Tagger predictor: read the input sentences, and check that the columns in `needed` are present."""
         needed = self.columns if needed is None else needed
         if not isinstance(source, Sentences):
             source = self._read(source, needed)
@@ -160,7 +159,7 @@ class SequenceTagger:
         return source
 
     def _read(self, source: str | os.PathLike | Iterable, needed: Sequence[str]) -> Sentences:
-        """Tagger predictor: read input sentences from a file of columns or from lists."""
+        """Tagger predictor: read the input sentences from a file of columns or from lists."""
         if not isinstance(source, str | os.PathLike):
             return sentences_from_lists(source, needed, "this tagger")
         path = existing_file(source, needed, "this tagger")
@@ -170,9 +169,9 @@ class SequenceTagger:
 
     @torch.no_grad()
     def _scored(self, sentences: Sentences) -> Iterator[tuple[ChainScores, TokenBatch, np.ndarray]]:
-        """Tagger predictor: score sentences batch by batch, longest sentences first.
+        """Tagger predictor: compute the scores of sentences batch by batch, longest sentences first.
 
-        Yields chain scores, the batch, and the positions of the batch's tokens in the input."""
+        Yields, for each batch, the chain scores, the batch itself, and the position of each token in the input."""
         hashed = self.index.hashed(sentences)
         hashed_edges = None if self.edges is None else self.edges.hashed(sentences)
         dense = torch.from_numpy(numbers(sentences, self.dense))
@@ -202,5 +201,5 @@ class SequenceTagger:
 
 
 def optional_columns(names: Sequence[str], needed: Sequence[str]) -> frozenset[str]:
-    """Tagger predictor: the last columns in `names` that a file may lack, because the model does not need them."""
+    """Tagger predictor: the columns in `names` that may be missing in a file: all after the last needed column."""
     return frozenset(names[max(names.index(name) for name in needed) + 1 :] if needed else names[1:])

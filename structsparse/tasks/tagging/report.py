@@ -1,4 +1,4 @@
-"""Reports on a trained tagger: counts of nonzero weights and groups, and tables of living groups and features."""
+"""Reports on a trained tagger: counts of nonzero weights and groups, and tables of nonzero groups and features."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from structsparse.training.selected_groups import selected_groups
 from structsparse.training.stage import GroupCount, StageResult, selecting_stage
 from structsparse.weights.observed_pairs import Pairs, PairScorer, pairs_of
 
-MOST_FEATURES = 100_000  # the largest number of rows in features.tsv and edges.tsv
+MOST_FEATURES = 100_000  # largest number of rows in the tables of features and edge features
 
 
 def feature_weights(result: StageResult) -> Tensor | None:
-    """Tagger report: the weights of sparse features [rows, labels]; None if there are no sparse features."""
+    """Tagger report: the weights of sparse features, [features, labels]; None if there are no sparse features."""
     weights = dict(result.module.named_parameters())
     name = table_name(weights)
     if name is None:
@@ -35,19 +35,19 @@ def feature_weights(result: StageResult) -> Tensor | None:
 
 
 def _for_numpy(weights: Tensor) -> Tensor:
-    """Tagger report: weights on the CPU in float32 or float64, because numpy has no bfloat16."""
+    """Tagger report: convert weights to a type that numpy has (float32 or float64), on the CPU."""
     return weights.detach().cpu().to(torch.promote_types(weights.dtype, torch.float32))
 
 
 def template_groups(data: TaggingData, shape: Sequence[int], pairs: Pairs | None = None) -> Partition:
-    """Tagger report: groups of the weights, one group for each token template."""
+    """Tagger report: groups of the feature weights, one group for each token template."""
     return by_template(shape, TemplateLayout(data.index.names, data.index.offsets, data.labels, pairs=pairs))
 
 
 def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[str, object]:
     """Tagger report: counts of features, weights and groups, before and after feature selection.
 
-    Groups are the groups of the penalty that selected features, or the templates if the penalty has no groups."""
+    The groups are those of the penalty or, if no penalty has groups, the token templates."""
     labels = len(data.labels)
     weights = feature_weights(last)
     if weights is None:
@@ -79,7 +79,7 @@ def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
 
 
 def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float]:
-    """Tagger report: precision and recall of the living templates against the planted templates of a corpus."""
+    """Tagger report: precision and recall of templates with nonzero weights against the planted templates."""
     if not planted:
         return {}
     right = len(planted & {*living})
@@ -87,9 +87,9 @@ def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float
 
 
 def group_table(data: TaggingData, first: StageResult, last: StageResult) -> Table | None:
-    """Tagger report: a table of the groups of the penalty that selected features.
+    """Tagger report: a table of the groups of the penalty.
 
-    If the penalty has no groups, the table has the token templates, with the norms of the final weights."""
+    If no penalty has groups, the table has the token templates instead, with the norms of their weights."""
     for name in first.penalties:
         table = selected_groups(first, name, data.splits.truth)
         if table is not None:
@@ -98,14 +98,14 @@ def group_table(data: TaggingData, first: StageResult, last: StageResult) -> Tab
     if weights is None:
         return None
     pairs = pairs_of(last.module.tagger.scorer)
-    if pairs is not None:  # only observed pairs of feature and label have weights
+    if pairs is not None:  # only (feature, label) pairs seen in training have weights
         weights = weights[torch.from_numpy(pairs.rows).long(), torch.from_numpy(pairs.labels).long()]
     templates = template_groups(last.data, weights.shape, pairs)
     return living_groups.group_table(templates, weights, truth=data.splits.truth)
 
 
 def feature_table(result: StageResult) -> Table | None:
-    """Tagger report: a table of the token features with nonzero weights, by readable name; largest norms first."""
+    """Tagger report: a table of the token features with nonzero weights, largest norms first."""
     weights, data = feature_weights(result), result.data
     if weights is None:
         return None
@@ -113,7 +113,7 @@ def feature_table(result: StageResult) -> Table | None:
 
 
 def edge_table(result: StageResult) -> Table | None:
-    """Tagger report: a table of the edge features with nonzero weights, by readable name; largest norms first."""
+    """Tagger report: a table of the edge features with nonzero weights, largest norms first."""
     edges, data = result.data.edges, result.data
     if edges is None:
         return None
@@ -122,11 +122,11 @@ def edge_table(result: StageResult) -> Table | None:
 
 
 def _described(weights: Tensor, index: TokenIndex, labels: Sequence[str], data: TaggingData, bags: Bags) -> Table:
-    """Tagger report: a table of features: name, norm of the weights, and nonzero weights by label, largest first."""
+    """Tagger report: a table of features, with readable name, norm and nonzero weights of each feature."""
     norms = weights.norm(dim=1).numpy()
     rows = np.argsort(-norms, kind="stable")[: min(int((norms > 0).sum()), MOST_FEATURES)]
     names = index.describe(rows, data.splits.train, bags)
-    values = weights.numpy()[rows]  # [rows, labels] the weights of the features in the table
+    values = weights.numpy()[rows]  # [reported features, labels], their weights
     orders = np.argsort(-np.abs(values), axis=1, kind="stable")
     lines = []
     for name, norm, row, order in zip(names, norms[rows].tolist(), values.tolist(), orders.tolist(), strict=True):
@@ -135,7 +135,7 @@ def _described(weights: Tensor, index: TokenIndex, labels: Sequence[str], data: 
 
 
 def write_report(folder: Path, data: TaggingData, results: Sequence[StageResult], last: StageResult) -> Table | None:
-    """Write the report on a tagger (groups, features, edge features) into a folder; return the table of groups."""
+    """Write the report on a tagger (tables of groups and features) into a folder; return the table of groups."""
     first = selecting_stage(results)
     table = group_table(data, first, last)
     if table is not None:

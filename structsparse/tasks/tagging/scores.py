@@ -13,26 +13,27 @@ from structsparse.training.scores import ENDS, UNSEEN, LabelScore, checked_codes
 class SpanScore(LabelScore):
     """Span score of a tagger: precision, recall and F1 of whole spans, counted as `conlleval.pl` does.
 
-    A gold label code that is not in `names` counts as a span of one token, with a type that is never predicted."""
+    A gold label unknown to the tagger counts as a span of one token with a type of its own."""
 
     def __init__(self, names: Sequence[str]):
         super().__init__(names, [*span_types(names), UNSEEN])
         self._readable = [*names, f"B-{UNSEEN}"]
 
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> None:
-        """Span score of a tagger: add gold and predicted label codes [tokens] of sentences to the counts.
+        """Span score of a tagger: count the spans of some sentences, from gold and predicted label codes [tokens].
 
-        offsets [sentences + 1]: where each sentence begins."""
+        `offsets`, of shape [sentences + 1], has the first token of each sentence."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
-        end, kind = np.zeros((2, len(gold)), dtype=np.int64)  # end and type of the gold span that starts at each token
+        # at the first token of each gold span: the end and the type of the span
+        end, kind = np.zeros((2, len(gold)), dtype=np.int64)
         end[truth.start], kind[truth.start] = truth.end, truth.type
         correct = (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)
         self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
 
     def result(self) -> dict:
-        """Span score of a tagger: F1, precision and recall of all spans, and token accuracy, as fractions.
+        """Span score of a tagger: F1, precision and recall of all spans, and token accuracy, from 0 to 1.
 
-        `types` has the figures of each span type."""
+        The entry `types` has F1, precision and recall of each span type."""
         totals = precision_recall_f1(*self._counts[:-ENDS].reshape(-1, 3).sum(axis=0).tolist())
         return {name: totals[name] for name in ("f1", "precision", "recall")} | super().result()

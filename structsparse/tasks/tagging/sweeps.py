@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from structsparse.solvers.online import Online
     from structsparse.training.batches import Passage
 
-LABEL_WEIGHTS = ("transitions", "start", "end")  # parameters with weights of label pairs, first and last labels
+LABEL_WEIGHTS = ("transitions", "start", "end")  # parameters for label pairs, first and last labels
 
 
 class TaggingSweeper(Sweeper):
-    """The sweeper of taggers: online updates from single sentences; a growing table gets new rows during a sweep."""
+    """The sweeper of taggers: updates the weights online after each sentence; a growing table may get new rows."""
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
         self.scratch: kernels.ChainScratch | None = None  # work memory of the kernel
-        # Of the last corpus: first token of each sentence, most tokens and most feature occurrences of a sentence.
+        # for the last corpus: first token of each sentence, maximum count of tokens and of features in a sentence
         self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0
 
     def check(self) -> None:
-        """Sweep of a tagger: raise an error without a table of sparse features, or with edge features."""
+        """Sweep of a tagger: raise an error if the model has edge features or no table of sparse features."""
         name, model = self.solver.name, self.model
         if not isinstance(model.scorer, FeatureTable):
             raise UserError(f"{name} moves tables of sparse features (model=sparse or growing), not {model.scorer}")
@@ -36,10 +36,10 @@ class TaggingSweeper(Sweeper):
             raise UserError(f"{name} does not support features.edges; choose another solver")
 
     def sweep(self, passage: Passage, rule: UpdateRule, clock: int) -> tuple[float, float, int]:
-        """Sweep of a tagger: update the weights after each sentence of a passage.
+        """Sweep of a tagger: update the weights after each sentence in a block of sentences (passage).
 
-        clock: the number of sentences before the passage. Returns the sums of losses and of step sizes, and the change
-        of the number of nonzero weights."""
+        `clock` is the count of training sentences before this block. Returns the sum of losses, the sum of step sizes,
+        and the change in the count of nonzero weights."""
         scorer, growing = self.model.scorer, isinstance(self.model.scorer, GrowingTable)
         if growing:
             self._release(scorer)
@@ -56,9 +56,9 @@ class TaggingSweeper(Sweeper):
         return float(totals[0]), float(totals[1]), int(totals[2])
 
     def _rows(self, corpus: kernels.TaggedCorpus, sentence: int, rule: UpdateRule) -> kernels.FeatureRows:
-        """Sweep of a tagger: the feature weights for the kernel.
+        """Sweep of a tagger: the feature weights as arrays for the kernel.
 
-        A growing table gets room for all features of the next sentence."""
+        A growing table first gets memory for all features of `sentence`."""
         scorer = self.model.scorer
         if isinstance(scorer, GrowingTable):
             first, last = corpus.begins[sentence], corpus.begins[sentence + 1]
@@ -70,7 +70,7 @@ class TaggingSweeper(Sweeper):
         return kernels.FeatureRows(weights.numpy(), past.numpy(), *slots)
 
     def _labels(self, rule: UpdateRule) -> kernels.LabelWeights:
-        """Sweep of a tagger: weights of label pairs, first and last labels, with the sums for averaging."""
+        """Sweep of a tagger: the weights of label pairs, first and last labels, and their sums for averaging."""
         weights = [self.model.get_parameter(name) for name in LABEL_WEIGHTS]
         past = [self.solver.past(p, len(p)) if rule.averaging else p.detach()[:0] for p in weights]
         return kernels.LabelWeights(*(tensor.detach().numpy() for tensor in (*weights, *past)))
@@ -78,10 +78,8 @@ class TaggingSweeper(Sweeper):
     def _scratch(
         self, corpus: kernels.TaggedCorpus, rows: kernels.FeatureRows, rule: UpdateRule
     ) -> kernels.ChainScratch:
-        """Sweep of a tagger: work memory of the kernel for the longest sentence of the corpus.
-
-        The memory is reused as long as the sizes fit."""
-        # While `self.begins` is in use, the array of another corpus has another address.
+        """Sweep of a tagger: work memory of the kernel for the longest sentence of the corpus, reused if it fits."""
+        # an array at another address means another corpus
         if self.begins.ctypes.data != corpus.begins.ctypes.data:
             self.begins, self.longest = corpus.begins, int(np.diff(corpus.begins).max())
             self.most = int(np.diff(corpus.offsets[corpus.begins]).max()) if rule.passive else 0

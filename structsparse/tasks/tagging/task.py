@@ -1,4 +1,4 @@
-"""The tagging task: the Lightning module of taggers, and how training stages build, narrow and export a tagger."""
+"""The tagging task: the Lightning module of taggers, and the steps of a training stage for taggers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pair
 
 
 class Tagging(TaskModule):
-    """The Lightning module of the tagging task: trains a tagger under a structured loss and scores dev and test."""
+    """The Lightning module of the tagging task: trains a tagger and scores its predictions."""
 
     def __init__(
         self,
@@ -53,23 +53,23 @@ class Tagging(TaskModule):
 
     @property
     def linear(self) -> bool:
-        """Tagging task: whether the scores are linear in the parameters, and all weights are in memory."""
+        """Tagging task: whether the scores are linear in the parameters; false for growing tables."""
         return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
 
     def step(self, batch: TokenBatch) -> Tensor:
-        """Tagging task: the loss of a batch, summed over sentences and divided by the sentences in the step."""
-        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # [batch] the loss of each sentence
+        """Tagging task: the loss of a batch, summed over sentences and divided by `batch.items`."""
+        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # the loss of each sentence
         return losses.sum() / batch.items
 
     def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
-        """Tagging task: train on a batch or, with an online solver, sweep over the sentences of a passage."""
+        """Tagging task: train on a batch or, with an online solver, on a block of sentences (passage)."""
         if isinstance(batch, Passage):
             return self.optimizers(use_pl_optimizer=False).sweep(self.tagger, self.loss, batch)
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
-        """Tagging task: predict the best label of each token: int64 [tokens]"""
-        labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time] padded
+        """Tagging task: predict the label of each token in the best label sequence, int64 [tokens]."""
+        labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time], with padding
         return labels.view(-1)[batch.places]
 
     def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
@@ -92,7 +92,7 @@ class TaggingTask(Task):
     keyed = True
 
     def prepare(self, corpus: SentenceSplits, features: Mapping, filter: Callable, cache: int) -> TaggingData:
-        """Tagging task: the data of a tagger from a corpus of tagged sentences and the options of features."""
+        """Tagging task: prepare the data of a tagger from a corpus of tagged sentences and the feature options."""
         if not isinstance(corpus, SentenceSplits) or "templates" not in features:
             raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
         return prepare(
@@ -101,7 +101,7 @@ class TaggingTask(Task):
         )  # fmt: skip
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
-        """Tagging task: the Lightning module of a tagger for a stage, and the penalties on its parameters."""
+        """Tagging task: build the Lightning module of a tagger for a training stage, and its penalties."""
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
         pairs = pairs_of(tagger.scorer)
@@ -117,13 +117,13 @@ class TaggingTask(Task):
         return module, terms
 
     def validate(self, stage: Stage, data: TaggingData, optimizer: torch.optim.Optimizer) -> None:
-        """Tagging task: refuse options of a stage that do not fit a tagger, before training."""
+        """Tagging task: raise an error before training if options of a stage do not fit the tagger."""
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         borne(stage.terms, [f"tagger.{name}" for name, _ in tagger.named_parameters()])
         _check_fit(optimizer, tagger, stage.loss(tagger.structure))
 
     def check_solver(self, stage: Stage, module: Tagging, optimizer: torch.optim.Optimizer, support: Mapping) -> None:
-        """Tagging task: refuse a solver that cannot train the tagger of this module."""
+        """Tagging task: raise an error if a solver cannot train the tagger in this module."""
         _check_fit(optimizer, module.tagger, module.loss)
         if isinstance(module.tagger.scorer, GrowingScorer) and table_name(support):
             raise UserError(
@@ -131,9 +131,10 @@ class TaggingTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-        """Tagging task: the data without features whose weights are all zero, and masks of the other weights.
+        """Tagging task: the data for the next stage, without features whose weights are all zero, and weight masks.
 
-        A mask marks the weights that may be nonzero in the next stage; a mask without zeros is left out."""
+        `support` marks the weights that may be nonzero in the next stage. The result has these masks for the smaller
+        data, except masks that are true everywhere."""
         rows, table = {}, table_name(support)
         for name in {table, EDGES} & {*support}:
             scorer = _owner(before.module, name)
@@ -144,7 +145,7 @@ class TaggingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Tagging, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Tagging task: start a tagger from the weights of the stage before, without dropped features."""
+        """Tagging task: initialise a tagger with the weights from the stage before, without dropped features."""
         old = dict(before.module.named_parameters())
         survivors = before.survivors()
         for name, parameter in module.named_parameters():
@@ -167,17 +168,15 @@ class TaggingTask(Task):
                 parameter.mul_(support[name])
 
     def alive(self, result: StageResult) -> bool:
-        """Tagging task: whether any penalised weight of a feature table survives the penalty.
+        """Tagging task: whether the penalty keeps any weight of a feature table.
 
-        If no feature table is penalised, the weights of all penalised parameters count."""
+        If no feature table is penalised, this is whether the penalty keeps any weight at all."""
         support = result.survivors()
         tables = [name for name in (table_name(support), EDGES) if name in support]
         return any(mask.any() for name, mask in support.items() if name in tables or not tables)
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Tagging task: screening of the feature rows; None if no feature table is penalised.
-
-        In a table of observed pairs, a row has several weights."""
+        """Tagging task: an object for screening features in a path search; None if no feature table is penalised."""
         table = table_name(result.penalties)
         if table is None:
             return None
@@ -186,7 +185,7 @@ class TaggingTask(Task):
         return Screen.of(table, result.penalties[table], rows, row_of)
 
     def finalize(self, result: StageResult) -> StageResult:
-        """Tagging task: the result with a plain table of the nonzero rows in place of a growing table."""
+        """Tagging task: the result of training with a plain table of nonzero rows in place of a growing table."""
         module, scorer = result.module, result.module.tagger.scorer
         if not isinstance(scorer, GrowingScorer):
             return result
@@ -202,7 +201,7 @@ class TaggingTask(Task):
         return StageResult(data, Tagging(tagger, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
-        """Tagging task: the result as a small artifact stores it: rounded weights, shortened feature keys."""
+        """Tagging task: the result of training as a small artifact stores it: rounded weights, shorter feature keys."""
         result = super().rounded(result, small)
         if small.guard is None or artifact.unfit(result.module.tagger) is not None:
             return result
@@ -221,7 +220,7 @@ class TaggingTask(Task):
         return report.write_report(folder, data, results, last)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Tagging task: write the artifact of a tagger; return its size in bytes, or None if it cannot be stored."""
+        """Tagging task: write the artifact of a tagger; return its size in bytes, or None if this is impossible."""
         reason = artifact.unfit(result.module.tagger)
         if reason is not None:
             console.print(f"no artifact: {reason}")
@@ -232,10 +231,10 @@ class TaggingTask(Task):
 def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     """Tagging task: how often each weight is active in a training sentence on average, by parameter name.
 
-    Up to a constant factor, these averages bound the second derivatives of the loss, which some solvers use."""
+    Some solvers use these averages as estimates of the second derivatives of the loss."""
     train = data.arrays["train"]
     items = len(train)
-    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [rows] mean counts
+    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [features], mean count
     table = rows[:, None] if pairs is None else rows[pairs.rows]
     labels, (first, last) = len(data.labels), (train.offsets[:-1], train.offsets[1:] - 1)
     inner = np.ones(len(train.gold), bool)
@@ -243,7 +242,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     edges = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
     start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
     shared = {"transitions": edges.reshape(labels, labels), "start": start, "end": end}
-    # The model expects a positive count even of a label or label pair that training lacks: the mean count is assumed.
+    # labels and label pairs that do not occur in training get the mean count
     expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
     counts = {"scorer.table": table, **expected}
     if data.edges is not None:
@@ -261,13 +260,11 @@ def _check_fit(optimizer: torch.optim.Optimizer, tagger: Tagger, loss: nn.Module
 
 
 def _owner(module: Tagging, name: str) -> nn.Module:
-    """Tagging task: the submodule of a tagger that has the parameter of this name."""
+    """Tagging task: the submodule of a tagger that contains the parameter with this name."""
     return module.get_submodule(name.rpartition(".")[0])
 
 
 def _identity(data: TaggingData) -> tuple:
-    """Tagging task: the values that identify the data of a tagger in the fingerprint of a stage.
-
-    These are the names of templates and edge templates, the labels, and the feature keys."""
+    """Tagging task: the values that identify the data of a tagger in the fingerprint of a training stage."""
     edges = [] if data.edges is None else data.edges.index.names
     return data.index.names, edges, data.labels, np.ascontiguousarray(data.index.keys)

@@ -1,7 +1,6 @@
 """The artifact of a text classifier: classes in `model.json`, words and weights in `weights.safetensors`.
 
-Words without a nonzero weight are left out. If documents are normalized to one length, which depends on all words, all
-words are stored.
+Words without a nonzero weight are left out, unless document vectors are scaled to length 1.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from structsparse.tasks.textcat.predictor import Classifier, bag_of
 TENSOR_PARTS = TensorParts(index=("words", "members."))
 KIND = "classifier"  # the value of the field `kind` in model.json
 LOSSES = tuple(loss.kind for loss in (Logistic, Squared, SquaredHinge))
-_MOST = np.iinfo(np.int32).max  # the largest number of words
+_MOST = np.iinfo(np.int32).max  # maximum number of words
 
 
 def save(folder: Path, model: Classifier) -> int:
@@ -67,7 +66,7 @@ def save(folder: Path, model: Classifier) -> int:
 
 
 def load(folder: Path, description: dict) -> Classifier:
-    """Read the artifact of a text classifier that `save` has written.
+    """Read the artifact of a text classifier, which is a folder written by `save`.
 
     An error names the damaged file and the reason.
     """
@@ -98,7 +97,7 @@ def load(folder: Path, description: dict) -> Classifier:
 def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
     """Text classifier artifact: the words of each extra feature, as a 0/1 matrix [words, extra features].
 
-    The value of an extra feature is the sum of the counts of these words.
+    An extra feature is the total count of a group of words in a document.
     """
     offsets = _take_finite(tensors, "members.offsets", np.int64, (plain + 1,))
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
@@ -110,9 +109,9 @@ def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
 
 
 def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.ndarray:
-    """Text classifier artifact: take an array out of `tensors`.
+    """Text classifier artifact: remove an array from `tensors` and return it.
 
-    The array must have the given type and shape, and finite numbers; otherwise an error is raised.
+    An error is raised if the type or shape is wrong, or if a number is not finite.
     """
     array = take(tensors, name, [np.dtype(kind).name], shape)
     if not np.isfinite(array).all():
@@ -121,7 +120,7 @@ def _take_finite(tensors: dict, name: str, kind, shape: tuple[int, ...]) -> np.n
 
 
 def _is_reading(value: object) -> bool:
-    """Text classifier artifact: whether a value is valid as `reading`, which says how texts are split into words."""
+    """Text classifier artifact: whether the field `reading` (how texts are split into words) is valid."""
     plain = asdict(DocumentReading())
     if not isinstance(value, dict) or {*value} != {*plain}:
         return False
@@ -129,7 +128,7 @@ def _is_reading(value: object) -> bool:
 
 
 def _are_classes(value: object) -> bool:
-    """Text classifier artifact: whether a value is valid as `classes`: names of classes, or null for numbers."""
+    """Text classifier artifact: whether the field `classes` (class names, or null for numbers) is valid."""
     return value is None or (are_strings(value) and len({*value}) == len(value) >= 2)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def predict(options: argparse.Namespace, model: Classifier) -> None:
-    """Subcommand `structsparse predict` of text classifiers: write the class, or the number, of each document."""
+    """Subcommand `structsparse predict` of text classifiers: write the predicted class or number of each document."""
     if options.files and options.input is not None:
         raise UserError(f"--input {options.input} has a document in each line, FILEs are documents; give one of them")
     with write_output(options) as output:
@@ -59,7 +59,8 @@ def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
 def _prediction(model: Classifier, text: str) -> str:
     """Text classifier subcommand `predict`: the output line of a document.
 
-    The line has the predicted label, and the probabilities of all classes or, for other losses, the scores.
+    The line has the predicted class and the probabilities of all classes, or the scores if there are no probabilities.
+    For models of numbers, the line has only the number.
     """
     scores = model.scores(model.read([text]))
     if model.classes is None:
@@ -73,7 +74,7 @@ def _prediction(model: Classifier, text: str) -> str:
 def evaluate(options: argparse.Namespace, model: Classifier) -> None:
     """Subcommand `structsparse evaluate` of text classifiers: print the scores on labelled documents.
 
-    The scores are accuracy and F1, or mean squared error.
+    The scores are accuracy and F1 for classes, and mean squared error for numbers.
     """
     from structsparse.corpora.document_files import read
     from structsparse.tasks.textcat.predictor import existing

@@ -26,13 +26,13 @@ OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_
 
 @dataclass(frozen=True, eq=False)
 class DocumentData:
-    """The data of a text classifier: labelled documents in parts, as sparse matrices [documents, words]."""
+    """The data of a text classifier: labelled train, dev and test documents as sparse matrices [documents, words]."""
 
     labelled: DocumentSplits
     bag: Bag
-    shown: list[tuple[str, int]] | None = None  # (part, number) of each document to explain; None: a default choice
-    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cached word groups, by group maker
-    whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # cached batches, by part
+    shown: list[tuple[str, int]] | None = None  # (part, index) of the documents to explain; None: a default
+    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cache of word groups, by grouping function
+    whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # cache of `full_batch`, by part
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class DocumentData:
     def truth(self) -> tuple[str, ...]:
         """Text classifier data: the names of the word groups that decide the classes of synthetic documents.
 
-        For real documents the result is empty."""
+        For real documents, there are none."""
         return self.labelled.truth
 
     @property
@@ -53,17 +53,19 @@ class DocumentData:
 
     @property
     def outputs(self) -> int:
-        """Text classifier data: the number of scores of a document, one per class, or 1 for two classes or a number."""
+        """Text classifier data: the number of scores per document.
+
+        This is 1 for two classes or for a number, and the number of classes otherwise."""
         return outputs_of(self.classes)
 
     @property
     def metric(self) -> str:
-        """Text classifier data: the name of the dev score by which models are compared, mse or accuracy."""
+        """Text classifier data: the name of the dev score by which models are compared: mse or accuracy."""
         return "mse" if self.classes is None else "accuracy"
 
     @property
     def score(self) -> Callable[[], ClassScore | SquaredError]:
-        """Text classifier data: a function that makes an empty score, for classes or numbers as labels."""
+        """Text classifier data: a function that makes an empty score (accuracy and F1, or mean squared error)."""
         return SquaredError if self.classes is None else lambda: ClassScore(self.classes)
 
     @property
@@ -81,18 +83,19 @@ class DocumentData:
 
     @cached_property
     def matrices(self) -> dict[str, sparse.csr_array]:
-        """Text classifier data: the bags of words of each part: float64 [documents, words]"""
+        """Text classifier data: the word features of each part, as sparse matrices (float64 [documents, words])."""
         return {part: self.bag.matrix(documents) for part, documents in self.labelled.parts.items()}
 
     @cached_property
     def columns(self) -> sparse.csc_array:
-        """Text classifier data: the training matrix in sparse columns (CSC): float64 [documents, words]"""
+        """Text classifier data: the word features of the training documents, as a matrix of sparse columns (CSC)."""
         return self.matrices["train"].tocsc()
 
     def targets(self, part: str) -> np.ndarray:
-        """Text classifier data: the targets of the loss for the documents of a part: [documents]
+        """Text classifier data: the targets of the loss for the documents of a part (train, dev or test).
 
-        Targets are numbers if labels are numbers, -1 or 1 for two classes, and int64 codes for more classes."""
+        Targets are -1 or 1 for two classes, int64 class codes for more classes, and the labels themselves if labels are
+        numbers."""
         return targets_of(self.labelled.parts[part].labels, self.classes)
 
     def full_batch(self, part: str) -> DocumentBatch:
@@ -109,12 +112,12 @@ class DocumentData:
         return DocumentBatches(self, part, size if part == "train" else None, **sharing)
 
     def whole(self, part: str) -> DocumentBatches:
-        """Text classifier data: all documents of a part as a sequence of one batch."""
+        """Text classifier data: all documents of a part (train, dev or test), as a loader of one batch."""
         return self.batches(part, None)
 
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:
-    """Text classifier data: labels as targets of a loss, [documents]; two classes become -1 and 1."""
+    """Text classifier data: convert labels to targets of a loss; the codes of two classes become -1 and 1."""
     if classes is None or len(classes) > 2:
         return labels
     return 2.0 * labels - 1.0
@@ -126,15 +129,16 @@ class DocumentBatch:
 
     matrix: Tensor  # sparse CSR float64 [documents, words]
     transposed: Tensor  # sparse CSR float64 [words, documents]
-    targets: Tensor  # float64 [documents], or int64 codes of more than two classes
-    sentences: Tensor  # int64 [documents], numbers of the documents within the part
+    targets: Tensor  # float64 [documents]; for more than two classes, int64 class codes
+    sentences: Tensor  # int64 [documents], indices of the documents within train, dev or test
     items: int  # number of documents in the training step, over all processes
 
     @classmethod
     def of(cls, rows: sparse.csr_array, targets: np.ndarray, chosen: np.ndarray, items: int) -> DocumentBatch:
         """A batch of text classifier data from rows of a document matrix.
 
-        chosen: the numbers of these documents within the part; items: the number of documents in the training step"""
+        `chosen` has the indices of these documents within train, dev or test. `items` is the number of documents in the
+        training step."""
         matrices = tensor_of(rows), tensor_of(rows.T.tocsr())
         return cls(*matrices, torch.from_numpy(targets), torch.from_numpy(chosen), items)
 
@@ -151,8 +155,7 @@ def tensor_of(matrix: sparse.csr_array) -> Tensor:
 class DocumentBatches(Progress):
     """Batches of text classifier data; the order of documents depends only on seed and epoch.
 
-    A run that was stopped can continue within an epoch. With several processes, each process takes a share of the
-    documents of a training step."""
+    A run that was stopped can continue within an epoch. Each of several processes takes a share of every batch."""
 
     def __init__(
         self,
@@ -173,14 +176,14 @@ class DocumentBatches(Progress):
         super().__init__()
 
     def __len__(self) -> int:
-        """The number of batches of documents.
+        """The number of batches of documents in an epoch.
 
         If fewer documents than processes are left over, the last full batch takes these documents."""
         full, rest = divmod(self.count, self.size)
         return max(1, full + (rest >= self.world))
 
     def __iter__(self) -> Iterator[DocumentBatch]:
-        """The batches of the rest of this epoch, or of a new epoch."""
+        """The remaining batches of documents in this epoch; if none remain, a new epoch begins."""
         if self.done >= len(self):
             self.done = 0
         steps = np.split(self._order(), np.arange(1, len(self)) * self.size)
@@ -196,7 +199,7 @@ class DocumentBatches(Progress):
         return DocumentBatch.of(rows, targets, share, len(chosen))
 
     def _order(self) -> np.ndarray:
-        """Text classifier data: the order of the documents in this epoch: int64 [documents]"""
+        """Text classifier data: the indices of the documents, in the order of this epoch (int64 [documents])."""
         if not self.shuffle or len(self) == 1:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)
@@ -212,7 +215,7 @@ def prepare(labelled: DocumentSplits, features: Mapping, shown: list[tuple[str, 
 def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
     """Text classifier data: add one feature for each group of words to a bag of words.
 
-    The value of the feature is the count of the group's words in a document."""
+    The value of the feature is the total count of the group's words in a document."""
     cover = groups((len(bag.layout),), bag.layout, parameter="features")
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     ones, shape = np.ones(len(members), np.int64), (len(cover), len(bag.layout))

@@ -12,9 +12,11 @@ from structsparse.base.errors import UserError
 class BagClassifier(nn.Module):
     """Text classifier model: a linear model with scores = matrix @ table + bias, in float64.
 
-    For two classes or a number, a document has one score and the table is [words]; a positive score means the second
-    class. For more classes, a document has a score for each class and the table is [words, classes]. Penalties act
-    on `table`, never on `bias` [outputs]."""
+    - For two classes or a number, a document has one score, and the table is [words]. A positive score means the second
+      class.
+    - For more classes, a document has a score for each class, and the table is [words, classes].
+
+    Penalties act on `table`, never on `bias`."""
 
     linear = True
 
@@ -29,20 +31,20 @@ class BagClassifier(nn.Module):
     def forward(self, matrix: Tensor, transposed: Tensor | None = None) -> Tensor:
         """Text classifier model: the scores of documents, [documents] or [documents, classes].
 
-        `matrix` has the features of the documents: sparse CSR [documents, words]. The gradient with respect to the
-        table is computed faster if the transposed matrix is given too."""
+        `matrix` has the features of the documents (sparse CSR [documents, words]). The gradient is faster if the
+        transposed matrix is given too."""
         return _SparseProduct.apply(self.table, matrix, transposed) + self.bias
 
 
 def outputs_of(classes: tuple[str, ...] | None) -> int:
-    """Text classifier model: the number of scores of a document, 1 for two classes or a number, else one per class."""
+    """Text classifier model: the number of scores per document: 1 for two classes or a number, else one per class."""
     return len(classes) if classes is not None and len(classes) > 2 else 1
 
 
 class _SparseProduct(torch.autograd.Function):
     """Text classifier model: the product matrix @ table of a sparse matrix, differentiable with respect to the table.
 
-    The gradient reuses the transposed matrix if it is given."""
+    The gradient uses the transposed matrix if it is given."""
 
     @staticmethod
     def forward(ctx, table: Tensor, matrix: Tensor, transposed: Tensor | None) -> Tensor:
@@ -89,5 +91,7 @@ def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
-    """Text classifier model: dense rows [entries] or [entries, classes] times the values of a sparse matrix."""
+    """Text classifier model: multiply dense rows by the values of a sparse matrix.
+
+    There is one row (or number) for each entry of the sparse matrix."""
     return rows * (values if rows.dim() == 1 else values[:, None])

@@ -20,7 +20,7 @@ from structsparse.features.words import Bag, Weighting, WordLayout
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 
 PROBABILISTIC = ("logistic",)  # training losses for which scores give class probabilities
-Texts = str | os.PathLike | Iterable[str]  # one document, a file with one per line, or several
+Texts = str | os.PathLike | Iterable[str]  # one document, a file with one document per line, or several documents
 
 
 class RankedClass(NamedTuple):
@@ -35,12 +35,14 @@ class RankedClass(NamedTuple):
 class Classifier:
     """The predictor of a trained text classifier, which gives the class of a document, or a number.
 
-    score = bias + sum over the words of a document of weight[word] * value of the word in the document."""
+        score = bias + sum over the words of a document of weight[word] * value of the word
+
+    The value of a word is computed from its count in the document."""
 
     bag: Bag  # the vocabulary and weighting of the words that the model reads
-    table: np.ndarray  # [words] or [words, classes] weights
-    bias: np.ndarray  # [outputs] one for each score of a document
-    classes: tuple[str, ...] | None  # None: the model predicts a number
+    table: np.ndarray  # weights, [words] or [words, classes]
+    bias: np.ndarray  # one bias for each score of a document
+    classes: tuple[str, ...] | None  # names of the classes; None: the model predicts a number
     reading: DocumentReading  # how a text is split into words
     loss: str  # name of the training loss
 
@@ -58,9 +60,9 @@ class Classifier:
         reading: DocumentReading,
         loss: str,
     ) -> Classifier:
-        """Text classifier predictor from a model over all words of a corpus, without words that have only zero weights.
+        """Make a text classifier predictor from a trained model, without the words that have only zero weights.
 
-        If documents are normalized to one length, which depends on all words, all words are kept."""
+        If document vectors are scaled to length 1, all words are kept."""
         if bag.weighting.normalize:
             return cls(bag, table, bias, classes, reading, loss)
         living = table != 0 if table.ndim == 1 else (table != 0).any(axis=1)
@@ -73,12 +75,12 @@ class Classifier:
         rows = np.concatenate([needed, extra])
         return cls(_part_of_bag(bag, needed, rows, members), table[rows], bias, classes, reading, loss)
 
-    # --- the methods that every model has
+    # --- methods that predictors of all tasks have
 
     def predict(self, texts: Texts) -> list[str] | list[float]:
         """Text classifier predictor: predict the class, or the number, of each document.
 
-        `texts`: one document (str), a list of documents, or the `Path` of a file with one document per line."""
+        `texts` is one document (str), a list of documents, or the `Path` of a file with one document per line."""
         decisions = self.decide(self.scores(self._documents(texts)))
         return decisions.tolist() if self.classes is None else [self.classes[code] for code in decisions.tolist()]
 
@@ -114,9 +116,9 @@ class Classifier:
     ) -> dict[str, object]:
         """Text classifier predictor: accuracy and F1, or mean squared error, on labelled documents.
 
-        `source` is a list of documents, whose labels are in `labels`, or a path. The path leads to a folder with a
-        folder for each label, or to a table (.csv, .tsv, .jsonl, also .gz). `text` and `label` are the names of the
-        columns of the table. Unknown labels count as wrong."""
+        `source` is a list of documents, with their labels in `labels`, or a path. The path is a folder with a subfolder
+        for each label, or a table (.csv, .tsv, .jsonl, also compressed as .gz). `text` and `label` are the names of the
+        table columns. Unknown labels count as wrong."""
         if labels is None:
             if not isinstance(source, str | os.PathLike):
                 raise UserError("labels are missing: evaluate(texts, labels), or the path of labelled documents")
@@ -134,7 +136,7 @@ class Classifier:
     def read(self, texts: Iterable[str], names: Sequence[str] | None = None) -> Documents:
         """Text classifier predictor: split texts into words in the same way as the training documents.
 
-        The labels of the result are zero."""
+        The result has zeros as placeholders for labels."""
         texts = list(texts)
         for text in texts:
             if not isinstance(text, str):
@@ -143,11 +145,11 @@ class Classifier:
         return tokenize(names or [str(k) for k in range(len(texts))], texts, labels, self.classes, self.reading)
 
     def scores(self, documents: Documents) -> np.ndarray:
-        """Text classifier predictor: scores before any softmax, float64 [documents] or [documents, classes]"""
+        """Text classifier predictor: scores before any softmax (float64, [documents] or [documents, classes])."""
         return self.bag.matrix(documents) @ self.table.astype(np.float64) + self.bias.astype(np.float64)
 
     def decide(self, scores: np.ndarray) -> np.ndarray:
-        """Text classifier predictor: codes of the best classes, or predicted numbers, from scores: [documents]"""
+        """Text classifier predictor: the code of the best class, or the number, of each document, from its scores."""
         if self.classes is None:
             return scores
         return scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.int64)
@@ -156,11 +158,11 @@ class Classifier:
     def probabilistic(self) -> bool:
         """Text classifier predictor: whether the model gives class probabilities.
 
-        Only models that predict classes and were trained with the logistic loss do."""
+        This needs a model of classes that was trained with the logistic loss."""
         return self.classes is not None and self.loss in PROBABILISTIC
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Text classifier predictor: class probabilities from scores, by softmax: float64 [documents, classes]"""
+        """Text classifier predictor: class probabilities from scores, by softmax (float64 [documents, classes])."""
         if not self.probabilistic:
             kind = "a number" if self.classes is None else f"classes with loss={self.loss}"
             raise UserError(f"this model predicts {kind}: it has no probabilities; train classes with loss=logistic")
@@ -178,7 +180,7 @@ class Classifier:
         return [] if self.classes is None else sorted({*labels} - {*self.classes})
 
     def _gold(self, labels: Sequence[str | float]) -> np.ndarray:
-        """Text classifier predictor: gold labels as numbers or as class codes.
+        """Text classifier predictor: convert gold labels to numbers, or to class codes.
 
         An unknown label gets a code that is never predicted."""
         if self.classes is None:
@@ -190,7 +192,7 @@ class Classifier:
         return np.array([codes.get(str(label), len(codes)) for label in labels], np.int64)
 
     def _documents(self, texts: Texts) -> Documents:
-        """Text classifier predictor: the documents of the argument `texts` of a method, split into words."""
+        """Text classifier predictor: read documents and split them into words; `texts` as in `predict`."""
         if isinstance(texts, os.PathLike):
             texts = content_of(existing(Path(texts))).removesuffix("\n").split("\n")
         if not isinstance(texts, Iterable):
@@ -208,8 +210,8 @@ def existing(path: Path) -> Path:
 def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse.sparray | None) -> Bag:
     """Text classifier predictor: a bag of words with only the needed words and features.
 
-    `needed` is a mask of words, bool [words]; `rows` is a mask of features, bool [rows]; `members` has the extra
-    features that are kept."""
+    Features are words, and extra features that count groups of words. `needed` (bool [words]) and `rows` (bool
+    [features]) mark what is kept. `members` says which words each kept extra feature counts."""
     layout = bag.layout
     row_of = np.full(len(layout.row_of), -1, np.int32)
     known = layout.row_of >= 0

@@ -17,8 +17,8 @@ from structsparse.tasks.textcat.model import BagClassifier
 from structsparse.training import certificate
 from structsparse.training.stage import StageResult
 
-MOST_ROWS = 10_000  # the largest number of words, or of groups, in a table
-_MOST_SHOWN = 100  # the largest number of words in words.md
+MOST_ROWS = 10_000  # maximum number of rows in a table of words or groups
+_MOST_SHOWN = 100  # maximum number of words in words.md
 
 
 def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table:
@@ -34,8 +34,8 @@ def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table
 def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table | None:
     """Text classifier report: write groups.tsv, groups.md and groups.png, and return the table of word groups.
 
-    The groups are those of the penalty that selected words. If this penalty has no groups, nothing is written and
-    the result is None."""
+    The groups are those of the penalty that selected words. If this penalty has no groups, nothing is written, and the
+    result is None."""
     for name, penalty in first.penalties.items():
         if penalty.groups is not None:
             table = group_table(data, first, name, penalty)
@@ -61,9 +61,10 @@ def write_explanation(folder: Path, data: DocumentData, first: StageResult, last
 def word_table(data: DocumentData, model: BagClassifier) -> Table:
     """Text classifier report: a table of the words with nonzero weights, sorted by their effect on scores.
 
-    The effect is the norm of the word's weights times the root mean square of the word's feature in training."""
+    The effect is the norm of the word's weights, times the root mean square of the word's values in the training
+    documents."""
     table, layout = model.table.detach().cpu().numpy(), data.bag.layout
-    table = table[:, None] if table.ndim == 1 else table  # now [words, outputs] in both cases
+    table = table[:, None] if table.ndim == 1 else table  # now [words, scores per document] in both cases
     squares = data.columns.power(2).sum(axis=0) / data.items
     moves = np.sqrt(np.square(table).sum(axis=1) * squares)
     order = np.argsort(-moves, kind="stable")[: min(MOST_ROWS, int((table != 0).any(axis=1).sum()))]
@@ -77,7 +78,7 @@ def word_table(data: DocumentData, model: BagClassifier) -> Table:
 def group_table(data: DocumentData, first: StageResult, name: str, penalty: Penalty) -> Table:
     """Text classifier report: a table of the word groups of the penalty that selected words.
 
-    If there are more than `MOST_ROWS` groups, the table has those with the largest norms."""
+    A table of more than `MOST_ROWS` groups is cut to those with the largest norms."""
     groups, weights = penalty.groups, dict(first.module.named_parameters())[name].detach().cpu()
     would_wake = certificate.violated(penalty, weights, first.at_end[name].cpu()) if name in first.at_end else None
     if len(groups) > MOST_ROWS:
@@ -89,8 +90,9 @@ def group_table(data: DocumentData, first: StageResult, name: str, penalty: Pena
 def planted_scores(data: DocumentData, first: StageResult, rows_alive: np.ndarray) -> dict[str, float]:
     """Text classifier report: precision and recall of the selected word groups against planted groups.
 
-    Only synthetic documents have planted groups; for real documents the result is empty. If the penalty has other
-    groups, a planted group counts as selected if one of its words has a nonzero weight."""
+    Planted groups are the word groups that decide the classes of synthetic documents. For real documents, the result is
+    empty. If the penalty does not have the planted groups, a planted group counts as selected if one of its words has a
+    nonzero weight."""
     truth = {*data.truth}
     if not truth:
         return {}

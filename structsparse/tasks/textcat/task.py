@@ -61,10 +61,9 @@ class ClassifierModule(TaskModule):
         return self.model.linear
 
     def step(self, batch: DocumentBatch) -> Tensor:
-        """Text-categorization module: the part of a batch of documents in the mean loss of a training step.
+        """Text-categorization module: the sum of the losses of a batch, divided by the documents in the training step.
 
-        The losses of the documents are summed and divided by the number of documents in the step, over all
-        processes."""
+        A training step has one batch of documents per process."""
         return self.loss(self.model(batch.matrix, batch.transposed), batch.targets).sum() / batch.items
 
     def count(self, batch: DocumentBatch, score: ClassScore | SquaredError) -> None:
@@ -78,7 +77,7 @@ class ClassifierModule(TaskModule):
 
 
 def best_classes(scores: Tensor) -> Tensor:
-    """Text-categorization task: the code of the class with the best score of each document: int64 [documents]"""
+    """Text-categorization task: the code of the class with the best score of each document (int64 [documents])."""
     return scores.argmax(dim=1) if scores.dim() > 1 else (scores > 0).long()
 
 
@@ -86,7 +85,7 @@ def best_classes(scores: Tensor) -> Tensor:
 class TextcatTask(Task):
     """The text-categorization task: predict the class of a document, or a number, from its words."""
 
-    shown: Mapping[str, Sequence[int]] | None = None  # numbers of the documents to explain, by part of the corpus
+    shown: Mapping[str, Sequence[int]] | None = None  # indices of the documents to explain, by part (train, dev, test)
     name: str = "textcat"
     layout = WordLayout
     models = (bag,)
@@ -105,7 +104,7 @@ class TextcatTask(Task):
         return prepare(corpus, features, shown)
 
     def build(self, stage: Stage, data: DocumentData) -> tuple[ClassifierModule, TermPenalties]:
-        """Text-categorization task: the Lightning module of a stage, and the penalties on its parameters."""
+        """Text-categorization task: build the Lightning module and the penalties of a training stage."""
         model, loss = stage.scorer(data), stage.loss()
         _check_loss(loss, data)
         parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
@@ -115,7 +114,7 @@ class TextcatTask(Task):
         identity = stage.fingerprint(*_identity(data))
         module = ClassifierModule(model, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         notes_of(model.table).design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
-        # [words] second derivative of the loss with respect to each weight, up to a common factor
+        # second derivative of the loss in each word's weight, up to a common factor: [words]
         squares = data.columns.power(2).sum(axis=0) / data.items
         squares = torch.from_numpy(np.maximum(squares, 1 / data.items))
         notes_of(model.table).curvature = squares if model.table.dim() == 1 else squares[:, None]
@@ -140,14 +139,14 @@ class TextcatTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[DocumentData, dict[str, Tensor]]:
-        """Text-categorization task: the data and masks for the next stage.
+        """Text-categorization task: the data and masks for the next training stage.
 
         The data are unchanged because word groups need all words. The masks keep zero weights at zero."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
     def inherit(self, module: ClassifierModule, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Text-categorization task: start a classifier from the weights of the stage before.
+        """Text-categorization task: start a classifier from the weights of the previous stage.
 
         Weights outside the masks `support` become zero."""
         module.model.load_state_dict(before.module.model.state_dict())
@@ -161,7 +160,7 @@ class TextcatTask(Task):
     def sparsity(self, data: DocumentData, first: StageResult, last: StageResult) -> dict[str, object]:
         """Text-categorization task: counts of words, weights and word groups, in total and nonzero.
 
-        For synthetic documents, precision and recall of the planted groups are added."""
+        For synthetic documents, the counts include precision and recall of the planted groups."""
         living = last.module.model.table.detach().cpu() != 0
         rows = living if living.dim() == 1 else living.any(dim=1)
         counts = {
@@ -190,7 +189,7 @@ class TextcatTask(Task):
 
 
 def _documents_shown(requested: Mapping[str, Sequence[int]], labelled: DocumentSplits) -> list[tuple[str, int]]:
-    """Text-categorization task: the documents in the option task.shown as a list of (part, number)."""
+    """Text-categorization task: convert the option task.shown to a list of documents, each as (part, index)."""
     if not isinstance(requested, Mapping) or not all(isinstance(numbers, Sequence) for numbers in requested.values()):
         raise UserError(f"task.shown={requested}: expected parts and numbers of documents, as in {{test: [0, 7]}}")
     return checked([(part, number) for part, numbers in requested.items() for number in numbers], labelled)
@@ -204,21 +203,21 @@ def classifier_of(result: StageResult) -> Classifier:
 
 
 def _check_loss(loss, data: DocumentData) -> None:
-    """Text-categorization task: raise an error if a loss for classes is chosen and labels are numbers."""
+    """Text-categorization task: raise an error if the labels are numbers and the loss is for classes."""
     if data.classes is None and loss.kind != "squared":
         raise UserError(f"loss={loss.kind} is for classes, the labels of {data.name} are numbers; take loss=squared")
 
 
 def _with_cached_groups(term: Term, data: DocumentData) -> Term:
-    """Text-categorization task: a penalty term whose word groups are cached.
+    """Text-categorization task: a copy of a penalty term that takes its word groups from a cache.
 
-    The groups are made once and shared by all models of a run."""
+    All models of a run then share the groups."""
     if term.groups is None:
         return term
     maker, covers = term.groups, data.covers
 
     def groups(shape: Sequence[int], layout, **options) -> Cover:
-        """Text-categorization task: the word groups from the cache, made on the first call."""
+        """Text-categorization task: the word groups from the cache; the first call makes them."""
         key = f"{_maker_key(maker)} {tuple(shape)} {options}"
         if key not in covers:
             covers[key] = maker(shape, layout, **options)
@@ -228,7 +227,7 @@ def _with_cached_groups(term: Term, data: DocumentData) -> Term:
 
 
 def _maker_key(value) -> str:
-    """Text-categorization task: a cache key (a string) for a function that makes word groups, with its options."""
+    """Text-categorization task: a cache key (string) for a function that makes word groups, and its options."""
     if isinstance(value, partial):
         return f"{_maker_key(value.func)}({_maker_key(list(value.args))}, {_maker_key(dict(value.keywords))})"
     if isinstance(value, Mapping):
@@ -239,6 +238,6 @@ def _maker_key(value) -> str:
 
 
 def _identity(data: DocumentData) -> tuple:
-    """Text-categorization task: the values that identify the training data in the fingerprint of a stage."""
+    """Text-categorization task: the values that identify the training data in the fingerprint of a training stage."""
     train = data.matrices["train"]
     return data.name, list(data.bag.layout.words), train.indptr, train.indices, train.data, data.targets("train")

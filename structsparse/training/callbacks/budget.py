@@ -19,20 +19,21 @@ from structsparse.weights.notes import notes_of
 class Budget(ProximalStep):
     """Budget callback: proximal steps with a strength such that at most `budget` groups of each parameter live.
 
-    The prox is applied at every `every`-th step, before validation and at the end. The critical strength of a group is
-    the strength at which the prox would set the group to zero. The chosen strength lies halfway between the smallest
-    critical strength of a kept group and the largest of a dropped group. If at most `budget` groups live already, the
-    prox changes nothing.
+    The prox is applied at every `every`-th step, before validation and at the end of training. The critical strength of
+    a group is the strength at which the prox sets the group to zero. The groups with the largest critical strengths are
+    kept. The chosen strength lies halfway between the smallest critical strength of a kept group and the largest of a
+    dropped group. If at most `budget` groups live already, the prox changes nothing.
 
-    Overlapping groups (SequentialGroupLasso) form families of disjoint groups, and the budget applies to one family
-    after the other. Each family has the whole budget, or, if the penalty is `shared`, a part of the budget in
-    proportion to the number of groups, at least one. NestedGroupLasso applies the budget exactly. If a group becomes
-    zero, the groups within it do too, so fewer groups may live.
+    Overlapping groups (SequentialGroupLasso) form families of disjoint groups. Each family may keep `budget` groups. If
+    the penalty is `shared`, the families divide the budget in proportion to their numbers of groups.
+
+    With nested groups (NestedGroupLasso), a group that becomes zero takes the groups within it along. Fewer than
+    `budget` groups may then live.
 
     After `freeze` epochs the choice of groups is final: dead groups stay dead, and living groups are no longer shrunk.
 
-    `cuts` holds (step, parameter, strength) for each prox that has changed weights. The penalty keeps the last
-    strength. If there are several families, it is the largest strength of a family."""
+    `cuts` holds (step, parameter, strength) for each prox that has changed weights. The penalty keeps the strength of
+    the last prox, which is the maximum over the families."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Budget(ProximalStep):
         self.cuts: list[tuple[int, str, float]] = []
 
     def _most(self, name: str, penalty: Penalty) -> list[int]:
-        """Budget callback: the number of groups that may live in each family of disjoint groups of a parameter."""
+        """Budget callback: the maximum number of living groups in each family of disjoint groups of a parameter."""
         families = penalty.families
         if not families:
             raise UserError(
@@ -66,7 +67,7 @@ class Budget(ProximalStep):
                 f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
         most = [1] * len(families)
-        # each further group that may live goes to the family with the most groups per group that may live
+        # give the rest of the budget, group by group, to the family with the largest ratio of groups to budget
         for _ in range(self.budget - len(families)):
             most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most
@@ -74,8 +75,8 @@ class Budget(ProximalStep):
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Budget callback: refuse unfit solvers and models; set the penalty strengths of a resumed run.
 
-        Budgets need a solver without penalties in its steps. The strength of a penalty is that of the last prox, or
-        0 in a new run."""
+        The solver must not apply penalties within its own steps. A resumed run begins with the strength of its last
+        prox, a new run with 0."""
         (optimizer,) = trainer.optimizers
         solver = solver_of(optimizer)
         if solver.carries_penalties:
@@ -85,7 +86,6 @@ class Budget(ProximalStep):
             )
         if self.freeze is not None and any(notes_of(p).grows is not None for p in module.parameters()):
             raise UserError(f"reg.freeze={self.freeze}: rows of model=growing come and go; take model=sparse, or null")
-        # the strength of each penalty is that of the last cut to the budget, or 0 before the first cut
         for name, penalty in self.penalties.items():
             penalty.strength = max((s for _, cut, s in self.cuts[-len(self.most[name]) :] if cut == name), default=0.0)
         super().on_train_start(trainer, module)
@@ -98,15 +98,15 @@ class Budget(ProximalStep):
         taken = []
 
         def choose(family: int, strengths: Tensor) -> tuple[float, Tensor]:
-            """Budget callback: the strength for a family, and the groups to set to zero: bool [groups].
+            """Budget callback: choose the strength for a family of disjoint groups, and mark the groups to set to zero.
 
-            `strengths` [groups] holds the critical strengths of the groups."""
+            `strengths` holds the critical strength of each group of the family."""
             most = self.most[name][family]
             strength, lives = float(self.needed(strengths, most)), torch.zeros_like(strengths, dtype=torch.bool)
             if strength > 0:
                 self.cuts.append((self.count, name, strength))
                 taken.append(strength)
-                lives[strengths.topk(most).indices] = True  # of groups with equal strengths, any may be kept
+                lives[strengths.topk(most).indices] = True  # if groups tie at the limit, any of them may be kept
             return strength, ~lives
 
         self.penalties[name].cut_(parameter, steps, choose)
@@ -116,8 +116,8 @@ class Budget(ProximalStep):
     def needed(self, strengths: Tensor, most: int) -> Tensor:
         """Budget callback: the strength halfway between those of the last kept and the first dropped group.
 
-        `strengths` [groups] are the critical strengths, at which groups become zero. If at most `most` groups live,
-        the result is 0."""
+        `strengths` holds the critical strength of each group, at which the group becomes zero. `most` is the maximum
+        number of groups to keep. If no group must be dropped, the result is 0."""
         if len(strengths) <= most:
             return strengths.new_zeros(())
         first = strengths.topk(most + 1).values[-2:]
@@ -132,18 +132,18 @@ class Budget(ProximalStep):
     def _freeze(self) -> None:
         """Budget callback: make the present choice of groups final.
 
-        The entries of living groups become the support of each parameter, outside which weights stay zero."""
+        From now on, only entries of living groups may be nonzero."""
         self.frozen = True
         for name, (_, _, parameter) in self.targets.items():
             mask = self.penalties[name].survivors(parameter.detach())
             self.support[name] = mask & self.support[name] if name in self.support else mask
 
     def state_dict(self) -> dict:
-        """Budget callback: the cuts and the final choice of groups, with pending thresholds, for a checkpoint."""
+        """Budget callback: the strengths applied so far and the final choice of groups, for a checkpoint."""
         return {**super().state_dict(), "frozen": self.frozen, "support": self.support, "cuts": self.cuts}
 
     def load_state_dict(self, state: dict) -> None:
-        """Budget callback: restore the cuts and the final choice of groups from a checkpoint."""
+        """Budget callback: restore the strengths applied so far and the final choice of groups from a checkpoint."""
         super().load_state_dict(state)
         self.frozen, self.support = state["frozen"], dict(state["support"])
         self.cuts = [tuple(entry) for entry in state["cuts"]]

@@ -19,7 +19,7 @@ from structsparse.training.scores import gain
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 FORMAT = 2  # version of the checkpoint format; a run continues only from checkpoints of this version
-SECONDS = 10.0  # least time between two saves of `last.ckpt`, because saving a large model takes long
+SECONDS = 10.0  # minimum seconds between two saves of `last.ckpt`; saving a large model is slow
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -38,7 +38,7 @@ class WholeFiles(TorchCheckpointIO):
 
 
 class Stopped(Exception):
-    """Exception that ends a run after a signal, once the state of the run was saved in a checkpoint."""
+    """Exception that ends a run after a signal. The state of the run has been saved in a checkpoint."""
 
     def __init__(self, signum: int, path: Path) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}; saved to {path}")
@@ -46,13 +46,14 @@ class Stopped(Exception):
 
 
 class Checkpoints(lightning.Callback):
-    """Checkpoints callback: save `last.ckpt` and `best.ckpt`, stop early after `patience` validations, handle signals.
+    """Checkpoints callback: save `last.ckpt` and `best.ckpt`, stop early without progress on dev, handle signals.
 
-    `last.ckpt` is written after an epoch (at most once in `SECONDS`), at the end and when the run is stopped.
-    `best.ckpt` is written whenever the score on dev improves, unless `choose` is `last`.
+    `last.ckpt` is written after an epoch (at most once in `SECONDS`), at the end of training and when the run is
+    stopped. `best.ckpt` is written whenever the score on dev improves, unless `choose` is `last`. Training stops after
+    `patience` validations without improvement.
 
-    After Ctrl-C or SIGTERM the present step is finished, with a validation if it is the last step of an epoch. Then
-    the state is saved and `Stopped` is raised. A second Ctrl-C stops at once."""
+    After Ctrl-C or SIGTERM, the present step is finished. If it is the last step of an epoch, a validation follows.
+    Then the state is saved and `Stopped` is raised. A second Ctrl-C stops at once."""
 
     def __init__(self, folder: Path, monitor: str, choose: str, patience: int | None) -> None:
         if choose not in ("best", "last"):
@@ -68,11 +69,11 @@ class Checkpoints(lightning.Callback):
 
     @property
     def chosen(self) -> Path:
-        """Checkpoints callback: the path of the checkpoint whose weights the run uses after training, best or last."""
+        """Checkpoints callback: the path of the checkpoint, best or last, whose weights the run uses after training."""
         return self.folder / (BEST if self.choose == "best" else LAST)
 
     def on_fit_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Checkpoints callback: refuse a number of epochs that ends before the first validation."""
+        """Checkpoints callback: refuse to train for so few epochs that no validation takes place."""
         least = (trainer.check_val_every_n_epoch or 1) if self.choose == "best" else 1
         if trainer.max_epochs in range(least):
             raise UserError(
@@ -81,9 +82,9 @@ class Checkpoints(lightning.Callback):
             )
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Checkpoints callback: set the signal handlers, and stop if patience has run out before a resumed run.
+        """Checkpoints callback: set the signal handlers; stop a resumed run that has already run out of patience.
 
-        Lightning has set signal handlers before, and restores the old handlers when training ends."""
+        The new handlers replace those of Lightning during training."""
         if self._out_of_patience():
             trainer.should_stop = True
         if threading.current_thread() is threading.main_thread():
@@ -91,7 +92,7 @@ class Checkpoints(lightning.Callback):
                 self.handlers[signum] = signal.signal(signum, self._asked)
 
     def _asked(self, signum: int, frame) -> None:
-        """Checkpoints callback: the signal handler notes the signal; a second Ctrl-C raises KeyboardInterrupt."""
+        """Checkpoints callback: the signal handler remembers the signal; a second Ctrl-C raises KeyboardInterrupt."""
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
@@ -99,14 +100,16 @@ class Checkpoints(lightning.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
         """Checkpoints callback: stop after this batch if a signal was received.
 
-        Training stops neither between accumulated batches, because their gradient would be lost, nor before the
-        validation of an epoch."""
+        Training does not stop between accumulated batches, whose gradient would be lost. At the last batch of an epoch,
+        training goes on until the validation is done."""
         done = batch_idx + 1
         if done % trainer.accumulate_grad_batches == 0 and done < trainer.num_training_batches:
             self._stop_if_asked(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Checkpoints callback: save the model if its dev score is the best so far; stop if patience has run out."""
+        """Checkpoints callback: save the model if its dev score is the best so far; stop if patience has run out.
+
+        Patience has run out after `patience` validations without a better score."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         value = gain(self.monitor, float(trainer.callback_metrics[self.monitor]))
@@ -123,9 +126,9 @@ class Checkpoints(lightning.Callback):
         return self.patience is not None and self.waited >= max(1, self.patience)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Checkpoints callback: stop if a signal was received; save `last.ckpt` if it is due.
+        """Checkpoints callback: stop if a signal was received; save `last.ckpt` at most once in `SECONDS`.
 
-        A save is due if the last one is more than `SECONDS` ago or training ends."""
+        At the end of training, `last.ckpt` is always saved."""
         self._stop_if_asked(trainer)
         last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
         if last or _any_process(trainer, time.monotonic() - self.saved_at > SECONDS):
@@ -147,29 +150,29 @@ class Checkpoints(lightning.Callback):
         self._release()
 
     def _release(self) -> None:
-        """Checkpoints callback: restore the signal handlers from before training."""
+        """Checkpoints callback: restore the signal handlers that were set before training."""
         for signum, handler in self.handlers.items():
             signal.signal(signum, handler)
         self.handlers = {}
 
     def state_dict(self) -> dict:
-        """Checkpoints callback: the best score, its epoch, and the number of validations since, to be saved."""
+        """Checkpoints callback: the best score, its epoch, and the number of validations since, for a checkpoint."""
         return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
 
     def load_state_dict(self, state: dict) -> None:
-        """Checkpoints callback: restore the best score, its epoch, and the number of validations since."""
+        """Checkpoints callback: restore the best score, its epoch, and the number of validations since that epoch."""
         self.best, self.best_epoch, self.waited = state["best"], state["best_epoch"], state["waited"]
 
 
 def _any_process(trainer: lightning.Trainer, wish: bool) -> bool:
-    """Checkpoints callback: whether `wish` is true in any process of a run, so that all processes decide alike."""
+    """Checkpoints callback: whether `wish` is true in any process of a run; all processes get the same answer."""
     return wish if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(wish, all=False)
 
 
 def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
     """Checkpoints without NaN: refuse weights that are NaN or plus infinity.
 
-    Minus infinity is allowed, because it forbids a label or transition."""
+    Minus infinity is allowed: it is the weight of a forbidden label or transition."""
     for name, weights in state.items():
         if not (weights < torch.inf).all():
             raise UserError(
@@ -181,8 +184,8 @@ def _check_numbers(state: Mapping[str, torch.Tensor], step: int) -> None:
 class StopAtNaN(lightning.Callback):
     """Checkpoints without NaN: callback that stops training at a loss or weight that is NaN or infinite.
 
-    The error message names the sentences of the step. Earlier checkpoints are kept. On a GPU, reading a loss waits
-    for the device, so losses are checked every `every` steps."""
+    The error message names the sentences of the step. Earlier checkpoints are kept. Reading a loss from a GPU is slow.
+    On a GPU, losses are therefore collected and checked every `every` steps."""
 
     def __init__(self, every: int = 50) -> None:
         self.every = every

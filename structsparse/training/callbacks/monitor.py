@@ -15,22 +15,22 @@ from structsparse.report.tables import markdown
 from structsparse.training.stage import living_groups
 
 _WIDEST = 1e19  # largest weight for which TensorBoard's histograms have a bin
-_PICTURES = 5  # number of times per stage that pictures are drawn, because drawing is slow
+_PICTURES = 5  # number of times per stage that pictures are drawn; drawing is slow
 
 
 class SparsityMonitor(lightning.Callback):
     """Sparsity monitor: callback that logs losses and sparsity to TensorBoard.
 
-    Every `log_every_n_steps` steps: loss and learning rate. Every epoch: mean loss, penalty, objective, living rows
-    and groups. A few times in a stage: a histogram of nonzero weights, a picture of group norms over epochs, and the
-    table of groups."""
+    - every `log_every_n_steps` steps: loss and learning rate
+    - every epoch: mean loss, penalty, objective, counts of living (nonzero) rows, weights and groups
+    - a few times in a stage: histogram of nonzero weights, picture of group norms over epochs, table of groups"""
 
     def __init__(self, penalties: Mapping[str, Penalty], stage: str) -> None:
         self.penalties, self.stage = dict(penalties), stage
-        self.latest: dict[str, float] = {}  # scalars logged at the end of the last epoch, by name
-        self.total = torch.zeros(())  # sum of the losses of the epoch, on the device of the module
+        self.latest: dict[str, float] = {}  # figures logged at the end of the last epoch, by name
+        self.total = torch.zeros(())  # sum of the batch losses of this epoch, on the device of the module
         self.batches = 0
-        # norms of the groups of each penalised parameter, by name: [epochs, groups]
+        # by parameter name: the norm of each group after each epoch, [epochs, groups]
         self.norms: dict[str, list[list[float]]] = {name: [] for name in self.penalties}
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -39,7 +39,7 @@ class SparsityMonitor(lightning.Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
         """Sparsity monitor: add the loss of the batch to the sum; at some steps, log loss and learning rate."""
-        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches  # Lightning divides the loss by this number
+        loss = outputs["loss"].detach() * trainer.accumulate_grad_batches  # undoes Lightning's division of the loss
         self.total = loss + self.total.to(module.device)
         self.batches += 1
         if trainer.global_step % trainer.log_every_n_steps == 0:

@@ -10,10 +10,10 @@ from structsparse.solvers.base import solver_of
 class Mean(lightning.Callback):
     """Online solver callback for weight averaging: between epochs the model has the averaged weights of the solver.
 
-    Checkpoints hold the averaged weights."""
+    Checkpoints therefore hold the averaged weights."""
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Online solver callback: restore the weights of the last update, which replace the averaged weights."""
+        """Online solver callback: at the start of an epoch, replace the averaged weights by the latest weights."""
         for optimizer in trainer.optimizers:
             solver_of(optimizer).resume()
 
@@ -34,14 +34,14 @@ class Mean(lightning.Callback):
 class Counts(lightning.Callback):
     """Online solver callback for counts of feature rows in memory and of nonzero weights, block by block.
 
-    The solver counts after each block of sentences, before the prox that follows the block. `history` holds (epoch,
-    step, rows, weights)."""
+    The solver counts after each block of sentences, before the prox that follows the block. `history` holds a tuple
+    (epoch, step, count of rows, count of weights) for each block."""
 
     def __init__(self) -> None:
         self.history: list[tuple[int, int, int, int]] = []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        """Online solver callback: record the numbers of feature rows and nonzero weights after a block of sentences."""
+        """Online solver callback: record the counts of feature rows and nonzero weights after a block of sentences."""
         (optimizer,) = trainer.optimizers
         if solver_of(optimizer).needs_sentences:
             self.history.append((trainer.current_epoch, trainer.global_step, optimizer.rows, optimizer.living))

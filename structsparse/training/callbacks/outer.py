@@ -23,20 +23,19 @@ from structsparse.weights.notes import notes_of
 class Admm:
     """Options of the outer iterations of ADMM.
 
-    Strengths and rho refer to the sum of the losses, not to the mean. `count` is how often the feature of a weight
-    occurs in the training set."""
+    The strengths `rho` and `lasso` are relative to the sum of the losses, not to their mean."""
 
     inner: int = 2  # epochs between two outer iterations
-    rho: float = 0.3  # each weight is pulled towards its copy with strength rho * count^exponent
+    rho: float = 0.3  # pull of each weight towards its copy: rho * (occurrences of its feature in train)^exponent
     exponent: float = 0.8
     growth: float = 1.0  # factor of rho from one outer iteration to the next
     rate: float = 1.0  # step size of the update of the multipliers (scaled dual variables)
     lasso: float = 0.0  # strength of an l1 penalty on the weights themselves
-    tolerance: float = 0.0  # training ends if neither residual has a mean square above this
+    tolerance: float = 0.0  # training ends when the mean squares of primal and dual residual are at most this
 
     @classmethod
     def of(cls, options: Mapping) -> Admm:
-        """Outer iterations of ADMM: the options in `reg.admm`, checked."""
+        """Outer iterations of ADMM: read and check the options in `reg.admm`."""
         names = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(names))
         if unknown:
@@ -53,8 +52,8 @@ class Admm:
     def pull(self, parameter: Tensor, items: int) -> Tensor:
         """Outer iterations of ADMM: the strength with which each weight is pulled to its copy.
 
-        The strength refers to the mean loss and broadcasts to the parameter."""
-        often = notes_of(parameter).curvature  # mean count of each weight in a training item
+        The strength is relative to the mean loss. Its shape broadcasts to that of the parameter."""
+        often = notes_of(parameter).curvature  # mean number of occurrences of each feature in an item
         often = parameter.new_ones(()) if often is None else often.to(parameter)
         return self.rho / items * (often * items) ** self.exponent
 
@@ -62,8 +61,8 @@ class Admm:
 class Outer(NamedTuple):
     """The record of an outer iteration of ADMM.
 
-    `primal`: mean square of weights minus copies. `dual`: mean square change of the copies. `flips`: number of
-    changed copies. `living`: number of nonzero copies."""
+    `primal`: mean square of weights minus copies. `dual`: mean square change of the copies. `flips`: number of entries
+    of the copies that changed. `living`: number of nonzero entries of the copies."""
 
     epoch: int
     primal: float
@@ -76,8 +75,8 @@ class OuterIterations(ProximalStep):
     """Outer iterations of ADMM: callback for proximal steps where copies of the weights bear the penalties.
 
     `copied` holds the penalties of the parameters that get a copy. The copies are updated every `inner` epochs, or
-    sooner if the solver has converged. The parameters hold the copies between epochs, in validation, in checkpoints
-    and after training. `outer` holds a record of each outer iteration."""
+    sooner if the solver has converged. Between epochs, in validation, in checkpoints and after training, the parameters
+    are set to the copies. `outer` holds a record of each outer iteration."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class OuterIterations(ProximalStep):
         super().on_train_start(trainer, module)
 
     def _copy(self, name: str, parameter: Tensor) -> Copied:
-        """Outer iterations of ADMM: the copy of a parameter, with the penalty and the strength of the pull."""
+        """Outer iterations of ADMM: make the copy of a parameter, with its penalty and the strength of the pull."""
         if notes_of(parameter).grows is not None:
             raise UserError("reg.admm keeps a copy of every weight, and those of a growing table come and go")
         options, penalty = self.options, self.copied[name].to(parameter.device)
@@ -133,7 +132,7 @@ class OuterIterations(ProximalStep):
         self._show_weights()
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
-        """Outer iterations of ADMM: after the last batch of an epoch, run an iteration if it is due."""
+        """Outer iterations of ADMM: after the last batch of an epoch, run an outer iteration if it is due."""
         if batch_idx + 1 < trainer.num_training_batches:
             return
         self.epochs += 1
@@ -142,9 +141,9 @@ class OuterIterations(ProximalStep):
             self._update(trainer)
 
     def _update(self, trainer: lightning.Trainer) -> None:
-        """Outer iterations of ADMM: update copies and multipliers, and record the residuals.
+        """Outer iterations of ADMM: update copies and multipliers, and record the primal and dual residuals.
 
-        Training stops if both residuals are at most the tolerance."""
+        Training stops if the mean squares of both residuals are at most the tolerance."""
         self.flush()
         learn(self.copies, self.parameters)
         moved = [copy.outer_update(self.parameters[name]) for name, copy in self.copies.items()]
@@ -155,7 +154,7 @@ class OuterIterations(ProximalStep):
         if self.carrier is not None:
             self.carrier.renew()
         if max(last.primal, last.dual) <= self.options.tolerance:
-            trainer.check_val_every_n_epoch = 1  # validate at the end of this epoch, as the model may be the best
+            trainer.check_val_every_n_epoch = 1  # validate at the end of this epoch; this model may be the best
             trainer.should_stop = True
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
@@ -177,7 +176,7 @@ class OuterIterations(ProximalStep):
     def flush(self) -> None:
         """Outer iterations of ADMM: apply the pending thresholds to the weights.
 
-        If the parameters hold the copies, nothing is done, because no prox applies to copies."""
+        Nothing is done while the parameters hold the copies."""
         if self.aside is None:
             super().flush()
 
@@ -204,7 +203,7 @@ class OuterIterations(ProximalStep):
         return super().state_dict() | state
 
     def load_state_dict(self, state: dict) -> None:
-        """Outer iterations of ADMM: keep the state from a checkpoint until training starts, when copies exist."""
+        """Outer iterations of ADMM: keep the state of a checkpoint until training starts and the copies exist."""
         super().load_state_dict(state)
         self.saved = state
 

@@ -17,20 +17,20 @@ from structsparse.solvers.base import Capabilities, solver_of
 class ProximalStep(lightning.Callback):
     """Proximal step: callback that applies the prox of each penalty to its parameter, after optimizer steps.
 
-    The prox uses the step size that the optimizer has taken. The prox follows optimizer steps, not batches, because
-    gradient accumulation makes fewer steps than batches. A threshold is step size * strength. For `every` = k,
-    the thresholds of k steps are added up and applied at every k-th step. That is less work, and mini-batch noise
-    makes fewer dead groups nonzero again. If `every` is None, the solver chooses k.
+    The threshold of a step is the optimizer's step size times the penalty strength. For `every` = k, the thresholds of
+    k steps are added up and applied at every k-th step. This is faster, and mini-batch noise makes fewer dead groups
+    nonzero again. If `every` is None, the solver chooses k. During the first `warmup` steps, the threshold grows
+    linearly to its full value.
 
     Pending thresholds are applied before validation, at the end of each epoch and at the end of training. Checkpoints
-    save pending thresholds. During the first `warmup` steps the threshold grows linearly to its full value.
+    save pending thresholds.
 
     `support` holds, by parameter name, a mask of the entries that may be nonzero; all other entries stay zero.
 
-    If a solver applies penalties within its own steps, it gets the penalties, and no prox follows its steps."""
+    If a solver applies penalties within its own steps, this callback only gives it the penalties."""
 
-    cuts: Sequence[tuple[int, str, float]] = ()  # records of a budget: step, parameter, strength
-    outer: Sequence[tuple] = ()  # records of the outer iterations of ADMM
+    cuts: Sequence[tuple[int, str, float]] = ()  # set by the subclass Budget: (step, parameter, strength) of each prox
+    outer: Sequence[tuple] = ()  # set by the subclass for ADMM: records of the outer iterations
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class ProximalStep(lightning.Callback):
         self.penalties, self.every, self.warmup = dict(penalties), every, warmup
         self.support = dict(support or {})
         self.count = 0
-        # sums of the step sizes since the last prox, by parameter name: the pending thresholds at strength 1
+        # by parameter name: sum of the step sizes since the last prox (pending threshold = sum * strength)
         self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)
-        self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}  # solver, optimizer group, parameter
+        self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}  # solver, parameter group, parameter
         self.hook = None
         self.carrier: Capabilities | None = None  # the solver, if it applies penalties in its own steps
 
@@ -68,7 +68,7 @@ class ProximalStep(lightning.Callback):
         parameters = dict(module.named_parameters())
         for name, penalty in self.penalties.items():
             penalty.to(parameters[name].device)
-            # all processes must have exactly the same strength
+            # all processes must use exactly the same strength
             penalty.strength = trainer.strategy.broadcast(float(penalty.strength))
         solver.check_prox([parameters[name] for name in self.penalties])
         self.support = {name: mask.to(parameters[name].device) for name, mask in self.support.items()}
@@ -122,7 +122,7 @@ class ProximalStep(lightning.Callback):
         """Proximal step: apply the pending thresholds by the prox of each penalty on its parameter."""
         for name, (solver, group, parameter) in self.targets.items():
             rate = self.rates[name]
-            # a tensor is not compared with zero, because the comparison would wait for the device
+            # only a number is compared with zero: the comparison of a tensor would wait for the device
             if not isinstance(rate, Tensor) and rate == 0.0:
                 continue
             if self.penalties[name].is_null and name not in self.support:
@@ -159,7 +159,7 @@ class ProximalStep(lightning.Callback):
         self._release()
 
     def _release(self) -> None:
-        """Proximal step: remove the step hook and take the penalties away from the solver."""
+        """Proximal step: remove the step hook, and disconnect the penalties from the solver."""
         if self.hook is not None:
             self.hook.remove()
             self.hook = None

@@ -1,7 +1,7 @@
 """A grid search: one corpus is fitted with every combination of some options; the model that is best on dev is kept.
 
-Each combination is fitted from zero weights, so that a run with these options alone gives the same model. For all
-combinations but the best one, only the line in the table is kept."""
+Each combination is fitted from zero weights. A run with these options alone would give the same model. Of all other
+combinations, only the line in the table is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from structsparse.training.search.choose import BY, SCORE, rank, write_rows
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
 
-COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # options no grid may vary
+COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # options that no grid may vary
 LINE = "line.json"  # file with the table line of a fitted point of a grid
 
 Options = Mapping[str, object]
@@ -97,7 +97,7 @@ def search(
 def _known_row(folder: Path, identity: list[str]) -> dict[str, object] | None:
     """Grid search: the table line of a point that was fitted before the run was interrupted.
 
-    `identity` holds the fingerprints of the stages. The result is None if there is no line with these fingerprints."""
+    `identity` holds the fingerprints of the stages. The result is None if no line with these fingerprints was saved."""
     line = folder / LINE
     known = json.loads(line.read_text()) if line.is_file() else {}
     return known["row"] if known.get("identity") == identity else None
@@ -122,15 +122,13 @@ def _fitted_row(
         results.append(reweighting.run(quick, task, data, results[-1] if results else None, here, resume))
     row = _row(options, results)
     results.clear()
-    gc.collect()  # frees the weights, since trainer and module refer to each other
+    gc.collect()  # frees the weights: trainer and module refer to each other
     write_text(folder / LINE, json.dumps({"identity": identity, "row": row}))
     return row
 
 
 def _certified(stages: Sequence[Stage], task: Task, data: Data, folder: Path) -> list[StageResult]:
-    """Grid search: the results of a fitted point with certificates.
-
-    The weights are read from the checkpoints of the point."""
+    """Grid search: the results of a fitted point, with certificates; weights are read from checkpoints."""
     results: list[StageResult] = []
     for stage in stages:
         before = fit.refuse_dead(task, results[-1]) if results else None
@@ -149,7 +147,7 @@ def _delete_checkpoints(point: Point) -> None:
 def _row(options: Options, results: Sequence[StageResult]) -> dict[str, object]:
     """Grid search: the table line of a point.
 
-    Score, loss and weights are figures of the last stage; the number of living groups is that of the first stage."""
+    Score, loss and weights are figures of the last stage. The number of living groups is that of the first stage."""
     first, last = results[0], results[-1]
     metric, groups = first.data.metric, first.group_count()
     return {
@@ -165,7 +163,7 @@ def _row(options: Options, results: Sequence[StageResult]) -> dict[str, object]:
 
 
 def _line(point: Point, k: int, count: int, metric: str) -> str:
-    """Grid search: the console line of point number `k` among `count` points."""
+    """Grid search: the console line of a point; `k` is the index of the point among `count` points."""
     row = point.row
     options = "  ".join(f"{key.removeprefix('reg.')} {value}" for key, value in point.options.items())
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"

@@ -1,8 +1,8 @@
 """A regularization path: one problem at falling penalty strengths, each fit starting from the weights of the last fit.
 
-The sequential strong rule leaves out groups that will probably be dead at the next strength, judged by the gradient
-at the last strength. After the fit, left-out groups that the new gradient would wake are put back, and the problem
-is solved again."""
+From the last gradient, the sequential strong rule predicts which groups are zero at the next strength. These groups are
+left out of the fit. If the gradient after the fit would make such a group nonzero, the group is put back and the fit is
+repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from structsparse.training.stage import Stage, StageFigures, StageResult
 from structsparse.training.task import Task
 from structsparse.weights.notes import notes_of
 
-ROUNDS = 5  # largest number of fits at one strength; usually one fit is enough
+ROUNDS = 5  # maximum number of fits at one strength; usually one fit is enough
 
 
 @dataclass
@@ -51,9 +51,8 @@ def walk(
 ) -> tuple[list[Point], Point]:
     """Regularization path: solve at all strengths; returns all points, and the point that is best on dev.
 
-    `stages_at` makes the stages of the recipe from the absolute strengths of the first term and of further terms.
-    `shares` holds the falling strengths, as shares of the critical strength. `folder` holds the checkpoints of all
-    points."""
+    `stages_at` makes the stages from the absolute strengths of the first penalty term and of the other terms. `shares`
+    holds the falling strengths, as shares of the critical strength. `folder` holds the checkpoints of all points."""
     start = stages_at(0.0, None)[0]
     if start.budget is not None:
         raise UserError("path and reg.budget both decide how many groups live: set reg.budget=null, or leave out path")
@@ -75,7 +74,9 @@ def walk(
 
 
 def _critical(probe: StageResult) -> float:
-    """Regularization path: the critical strength, at which a path begins; the smallest that makes all weights zero."""
+    """Regularization path: the critical strength, which is the smallest that makes all weights zero.
+
+    The path begins there."""
     critical = probe.figures.strengths.critical
     if critical is None and any(notes_of(p).grows is not None for p in probe.module.parameters()):
         raise UserError(
@@ -87,7 +88,7 @@ def _critical(probe: StageResult) -> float:
 
 
 class _Walker:
-    """Regularization path: the state between two strengths: weights on the full data, and the gradient there."""
+    """Regularization path: the state between two strengths: all weights, and the gradient at these weights."""
 
     def __init__(self, task: Task, probe: StageResult) -> None:
         self.task, self.full, self.screen = task, probe, task.screen(probe)
@@ -104,7 +105,7 @@ class _Walker:
         return result
 
     def _solve_screened(self, stage: Stage, rows: Tensor, folder: Folder, resume: bool) -> StageResult:
-        """Regularization path: solve on some rows; solve again with rows that were left out wrongly.
+        """Regularization path: solve on some rows; if rows were left out wrongly, put them back and solve again.
 
         `rows` (bool [rows]) marks the feature rows that the strong rule keeps."""
         for again in range(ROUNDS):
@@ -135,17 +136,18 @@ class _Walker:
         return result
 
     def _narrow(self, values: Mapping[str, Tensor], entries: Tensor | None) -> dict[str, Tensor]:
-        """Regularization path: tensors of all parameters, where the tensor of the screened table has only some entries.
+        """Regularization path: tensors by parameter name, with only some entries of the screened weight table.
 
-        `entries` (bool [entries]) marks the entries to keep; None: all."""
+        `entries` (bool [entries]) marks the entries to keep; None keeps all."""
         if entries is None:
             return dict(values)
         return {name: v[entries.to(v.device)] if name == self.screen.table else v for name, v in values.items()}
 
     def _figures(self, figures: StageFigures, narrowed: bool) -> StageFigures:
-        """Regularization path: the figures of a fit on some rows, made relative to zero weights on the full table.
+        """Regularization path: convert the figures of a fit on some feature rows to figures for the full weight table.
 
-        A duality gap on some rows does not bound the objective on all rows, so the gap is left out."""
+        Stationarity is made relative to zero weights on the full table. If rows were left out, the duality gap is
+        dropped, which bounds the objective only on the remaining rows."""
         proven, critical = figures.certificate, self.full.figures.strengths.critical
         if figures.residual_at_zero is not None:
             residual = residual_at_zero(self.full.penalties, self.full.at_zero)
@@ -172,7 +174,7 @@ class _Walker:
             _, self.gradients = certificate.mean_gradient(self.full.module, batches, list(self.full.penalties))
 
     def _may_live(self, strength: float) -> Tensor:
-        """Regularization path: the rows of living groups, and of groups whose gradient exceeds a strength.
+        """Regularization path: mark the rows of living groups, and of groups whose gradient exceeds a strength.
 
         The result is bool [rows]."""
         penalty, weights, gradient = self._table()
@@ -183,7 +185,7 @@ class _Walker:
         return self.screen.rows_of_groups(pulled | certificate.living(penalty, weights))
 
     def _would_wake(self) -> Tensor:
-        """Regularization path: the rows of dead groups that the gradient would wake at the present strength.
+        """Regularization path: mark the rows of dead groups that the gradient would make nonzero.
 
         The result is bool [rows]."""
         return self.screen.rows_of_groups(certificate.violated(*self._table()))
@@ -199,7 +201,7 @@ def _row(
 ) -> dict[str, float | int | None]:
     """Regularization path: the line of one strength in the table.
 
-    The score on dev is that of the last stage; a column with `selected` describes the first stage. `rows_kept` is
+    The score on dev is that of the last stage. Columns named `selected ...` describe the first stage. `rows_kept` is
     the number of feature rows in the last fit."""
     first, last = results[0], results[-1]
     metric, living = first.data.metric, task.alive(first)

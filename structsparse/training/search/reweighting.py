@@ -20,10 +20,10 @@ from structsparse.training.task import Task
 def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder: Path, resume: bool) -> StageResult:
     """Reweighting of groups: fit a stage, in several rounds if the options `reg.reweight` have `rounds` and `until`.
 
-    Each round starts from the weights of the round before, and computes group weights from the norms of the groups.
-    Round k also multiplies the group weights by growth^k. Rounds end when at most `until` groups live.
-    If fewer groups live, the result is the model of the round before, reduced to `until` groups. Living groups of the
-    last round are kept, and then the largest other groups."""
+    Each round starts from the weights of the round before, and computes group weights from the norms of the groups. In
+    round k, the group weights are multiplied by growth^k, with the option `growth`. Rounds end when at most `until`
+    groups live. If fewer groups live, the result is the model of the round before, reduced to `until` groups: first the
+    groups that live in the last round, then the largest other groups."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
@@ -52,7 +52,7 @@ def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder
 
 
 def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
-    """Reweighting of groups: the record of the last round, with the seconds, epochs and tables of all rounds."""
+    """Reweighting of groups: the record of the last round, but with the seconds, epochs and tables of all rounds."""
     return replace(
         last,
         seconds=float(sum(record.seconds for record in rounds)),
@@ -73,10 +73,10 @@ def _certified_anew(result: StageResult) -> StageResult:
 
 @torch.no_grad()
 def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> None:
-    """Reweighting of groups: set all groups but `count` groups to zero, in place.
+    """Reweighting of groups: keep only `count` groups and set all other groups to zero, in place.
 
-    The groups in `alive` (bool [groups] of one parameter) are kept first, then the groups with the largest norm
-    divided by group weight."""
+    `alive` holds a mask of groups for one parameter, by its name. Marked groups are kept first, then the groups with
+    the largest ratio of norm to group weight."""
     ((name, mask),) = alive.items()
     penalty, parameter = result.penalties[name], dict(result.module.named_parameters())[name]
     order = penalty.sizes(parameter.detach()) / penalty.groups.weight
@@ -92,9 +92,7 @@ def _living(result: StageResult) -> int:
 
 
 def validate(stage: Stage, task: Task, data: Data) -> None:
-    """Reweighting of groups: refuse mistakes in the options of a later stage before earlier stages are fitted.
-
-    The options in `reg.reweight` are checked too."""
+    """Reweighting of groups: refuse mistakes in the options of a later stage before earlier stages are fitted."""
     fit.validate(stage, task, data)
     if stage.reweight is not None:
         _check_options(stage)
@@ -120,7 +118,7 @@ def _check_options(stage: Stage) -> None:
 
 
 def _check_rounds(stage: Stage, before: StageResult | None) -> None:
-    """Reweighting of groups: refuse rounds without a stage before, or with several parameters that have groups."""
+    """Reweighting of groups: refuse several rounds without a previous stage, or for several parameters with groups."""
     _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")

@@ -13,24 +13,25 @@ from structsparse.penalties import Penalty
 
 @dataclass(frozen=True)
 class Screen:
-    """Screening of features: the group of each row of a weight table, by which data and table can be restricted.
+    """Screening of features: the group of each row of a weight table, from which rows of dead groups are found.
 
-    An entry is a row of the parameter. In a table of observed pairs, several entries belong to one feature row."""
+    An entry is a row of the parameter. Usually a feature row has one entry. In a table with one entry for each observed
+    pair of feature and label, a feature row has several."""
 
     table: str  # name of the parameter
     rows: int  # number of feature rows
     row_of: Tensor  # int64 [entries], the feature row of each entry
-    group_of: Tensor  # int64 [entries], the group of each entry; -1: no group, the row always stays
+    group_of: Tensor  # int64 [entries], the group of each entry; -1: in no group, always kept
 
     @classmethod
     def of(cls, table: str, penalty: Penalty, rows: int, row_of: Tensor) -> Screen:
-        """Screening of features: the screen of a weight table under a penalty.
+        """Screening of features: make the screen of a weight table with a penalty.
 
         If the groups do not consist of whole rows, no row can be left out."""
         return cls(table, rows, row_of, _group_of(penalty, row_of))
 
     def rows_of_groups(self, groups: Tensor) -> Tensor:
-        """Screening of features: the rows in the selected groups, and the rows in no group: bool [rows]
+        """Screening of features: mark the rows in the selected groups, and the rows in no group: bool [rows]
 
         `groups` (bool [groups]) marks the selected groups."""
         stays = self.group_of < 0
@@ -42,14 +43,14 @@ class Screen:
         return rows
 
     def entries_of_rows(self, rows: Tensor) -> Tensor:
-        """Screening of features: the entries of the selected rows: bool [entries]
+        """Screening of features: mark the entries of the selected rows: bool [entries]
 
         `rows` (bool [rows]) marks the selected rows."""
         return rows.to(self.row_of.device)[self.row_of]
 
 
 def _group_of(penalty: Penalty, row_of: Tensor) -> Tensor:
-    """Screening of features: the group of each entry if every row lies in one group, else -1: int64 [entries].
+    """Screening of features: the group of each entry: int64 [entries]; all -1 unless every row lies in one group.
 
     If a penalty is a sum over entries and has no groups, each entry is a group."""
     entries, groups = len(row_of), penalty.groups

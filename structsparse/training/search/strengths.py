@@ -18,9 +18,9 @@ from structsparse.weights.notes import notes_of
 def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
     """Strengths of penalties: make the strengths of all terms absolute; also returns the gradients at zero.
 
-    These are the gradients of the mean loss with respect to the penalised parameters. For this computation,
-    parameters whose penalty can make weights zero are set to zero. If `cold`, all other parameters are set to their
-    optimum. Afterwards the zeroed parameters get their values back."""
+    These are the gradients of the mean loss for the penalised parameters, by name. While they are computed, parameters
+    whose penalty can make weights zero are set to zero. If `cold`, all other parameters are first fitted, and keep the
+    fitted values."""
     module = objective.module
     if _needs_no_critical(objective):
         return set_absolute_strengths(objective), {}
@@ -49,7 +49,7 @@ def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str
 def set_absolute_strengths(objective: Objective) -> Strengths:
     """Strengths of penalties: make the strengths of all terms absolute without a gradient at zero.
 
-    This is for growing tables, which hold no features yet, and for terms that do not need a critical strength."""
+    This is for growing tables, which have no features before training, and for terms without a critical strength."""
     for k, (term, penalties) in enumerate(objective.terms):
         if term.relative == ITEMS:
             set_strength(term, penalties, None, objective.data.items)
@@ -72,7 +72,7 @@ def _needs_no_critical(objective: Objective) -> bool:
 
 
 def _ridges(objective: Objective) -> dict[str, Penalty]:
-    """Strengths of penalties: the squared penalties among further terms, by parameter; they make no weight zero."""
+    """Strengths of penalties: the squared penalties of all terms but the first, by parameter name."""
     further = [item for _, penalties in objective.terms[1:] for item in penalties.items()]
     return {name: penalty for name, penalty in further if penalty.selects_nothing}
 
@@ -89,9 +89,9 @@ def _strength_of(penalties: Mapping[str, Penalty]) -> float:
 
 
 def reweight_groups(objective: Objective, before: StageResult | None) -> Strengths:
-    """Strengths of penalties: take over the strength of the stage before, and compute new group weights.
+    """Strengths of penalties: take over the strength of the previous stage, and compute new group weights.
 
-    Only the first term changes. Group weights follow from the norms of the groups."""
+    Only the first penalty term is changed. The new group weights are computed from the norms of the groups."""
     if before is None or not objective.stage.warm:
         raise UserError("reg.reweight is for a stage (warm=true) after another one, whose groups it weighs")
     parameters = dict(objective.module.named_parameters())
@@ -109,7 +109,8 @@ def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Ten
 def shares(path: int | Sequence[float], last: float) -> list[float]:
     """Strengths of penalties: the falling strengths of a path, as shares of the critical strength.
 
-    `path` is a list of shares, or the number of shares. In the second case, shares fall to `last` in equal ratios."""
+    `path` is a list of shares, or the number of shares. Given a number, the shares fall geometrically from 1 to `last`.
+    """
     if isinstance(path, int) and not isinstance(path, bool):
         if path < 1:
             raise UserError(f"path={path}: expected a number of strengths, at least 1, or a list of them")

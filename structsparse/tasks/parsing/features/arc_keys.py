@@ -1,9 +1,10 @@
 """Keys of arc features of a parser: for each template, the sum of hashes of head, modifier, words between and distance.
 
-An atom is a word attribute that a template reads: (end of the arc, offset, attribute name). A place is the position of
-a word, or of the root, which comes before the first word of a sentence. Loops over arcs are compiled
-(`kernels/features/arc_keys.py`).
-"""
+- An atom is a word attribute that a template reads: (end of the arc, offset, attribute name). For example, ("m", 1,
+  "upos") is the part of speech of the word after the modifier.
+- Places are the positions of all words and roots. The root comes before the first word of its sentence.
+
+Loops over arcs are compiled (`kernels/features/arc_keys.py`)."""
 
 from __future__ import annotations
 
@@ -41,12 +42,14 @@ class ArcKeys:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Arc keys: the place of the root of each sentence, then the number of places: int64 [sentences + 1]"""
+        """Arc keys: the place of the root of each sentence, then the count of places: int64 [sentences + 1]
+
+        A place is a position among all words and roots."""
         return self.sentences.offsets + np.arange(len(self.sentences) + 1)
 
     @cached_property
     def first_arcs(self) -> np.ndarray:
-        """Arc keys: the first arc of each sentence, then the number of all arcs: int64 [sentences + 1]"""
+        """Arc keys: the index of the first arc of each sentence, then the count of arcs: int64 [sentences + 1]"""
         return np.concatenate([[0], np.cumsum(self.sentences.lengths.astype(np.int64) ** 2)])
 
     @property
@@ -55,16 +58,16 @@ class ArcKeys:
         return int(self.first_arcs[-1])
 
     def chosen(self, heads: np.ndarray) -> np.ndarray:
-        """Arc keys: the number of the arc to each word from its head: int64 [tokens]
+        """Arc keys: the index of the arc to each word from its head: int64 [tokens]
 
-        heads [tokens]: the number of the head word in the sentence, 0 for the root."""
+        `heads` [tokens] holds the position of each word's head in the sentence, from 1 on; 0 is the root."""
         lengths = np.repeat(self.sentences.lengths, self.sentences.lengths)
         modifiers = np.arange(len(heads)) - np.repeat(self.sentences.offsets[:-1], self.sentences.lengths) + 1
         first = np.repeat(self.first_arcs[:-1], self.sentences.lengths)
         return first + (modifiers - 1) * lengths + heads - (heads > modifiers)
 
     def ends(self, arc: int) -> tuple[int, int, int]:
-        """Arc keys: the sentence, head and modifier of an arc; words are numbered from 1, the root is 0."""
+        """Arc keys: the sentence, head and modifier of an arc, given its index; words count from 1, the root is 0."""
         sentence = int(np.searchsorted(self.first_arcs, arc, side="right")) - 1
         modifier, head = divmod(arc - int(self.first_arcs[sentence]), int(self.sentences.lengths[sentence]))
         return sentence, head + (head > modifier), modifier + 1
@@ -73,18 +76,18 @@ class ArcKeys:
 
     @cached_property
     def compact(self) -> Sentences:
-        """Arc keys: the sentences without unused column values, so that only occurring values are hashed."""
+        """Arc keys: the sentences without unused column values, to hash only values that occur."""
         columns = {name: column.without_unused() for name, column in self.sentences.columns.items()}
         return replace(self.sentences, columns=columns)
 
     @cached_property
     def atoms(self) -> list[tuple[str, int, str]]:
-        """Arc keys: the atoms that the templates read, sorted: (end of the arc, offset, attribute name)."""
+        """Arc keys: the word attributes (atoms) that the templates read: sorted (end of the arc, offset, name)."""
         return sorted({atom for template in self.templates for atom in template.tokens})
 
     @cached_property
     def values(self) -> np.ndarray:
-        """Arc keys: the hash of each atom (word attribute) at each place: uint64 [atoms, places]"""
+        """Arc keys: the hash of each atom (word attribute) at each place (word or root): uint64 [atoms, places]"""
         values = np.empty((len(self.atoms), int(self.starts[-1])), np.uint64)
         place = np.arange(values.shape[1])
         sentence = np.searchsorted(self.starts, place, side="right") - 1
@@ -101,7 +104,7 @@ class ArcKeys:
         return values
 
     def _hashed(self, name: str) -> np.ndarray:
-        """Arc keys: the hash of the word attribute `name` at each place, 0 at roots: uint64 [places]"""
+        """Arc keys: the hash of the attribute `name` of each word, 0 for each root: uint64 [words and roots]"""
         column = attribute(self.compact, name)
         result = np.zeros(int(self.starts[-1]), np.uint64)
         result[self._word_places] = hashes("=" + value for value in column.values)[column.codes]
@@ -109,7 +112,7 @@ class ArcKeys:
 
     @property
     def _word_places(self) -> np.ndarray:
-        """Arc keys: the place of each word: int64 [tokens]"""
+        """Arc keys: the place (position among all words and roots) of each word: int64 [tokens]"""
         roots = np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
         return np.arange(self.sentences.tokens) + roots
 
@@ -122,11 +125,11 @@ class ArcKeys:
 
     @cached_property
     def marks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Arc keys: arrays from which the words between head and modifier are summarised.
+        """Arc keys: three arrays from which the words between head and modifier are summarised.
 
-        The first array, uint64 [places], has a bit for the part of speech of each word. The second array, int64
-        [places], adds 1 for a verb, 2 for punctuation, 4 for a conjunction. The third array, uint64 [kinds], has a hash
-        for each kind of summary."""
+        - uint64 [places]: for each word, the bit of its part of speech
+        - int64 [places]: for each word, 1 for a verb, 2 for punctuation, 4 for a conjunction, else 0
+        - uint64 [kinds]: a hash for each kind of summary in `BETWEEN`"""
         column = attribute(self.compact, "upos")
         bits = np.uint64(1) << np.array([_tag_bit(tag) for tag in column.values], np.uint64)
         sorts = [(tag in VERBS) + 2 * (tag in MARKS) + 4 * (tag in LINKS) for tag in column.values]
@@ -137,7 +140,7 @@ class ArcKeys:
 
     @cached_property
     def between(self) -> np.ndarray:
-        """Arc keys: hashed summaries of the words between head and modifier: uint64 [kinds, arcs]
+        """Arc keys: hashed summaries of the words between head and modifier: uint64 [kinds of summary, arcs]
 
         The array is empty if no template reads the words between."""
         if not self.reads_between:
@@ -152,9 +155,10 @@ class ArcKeys:
     def patterns(self) -> tuple[np.ndarray, ...]:
         """Arc keys: the arc templates as four arrays for the compiled kernels.
 
-        The atom numbers of all templates, one template after another. The bounds of the head atoms and of the modifier
-        atoms of each template in that array: [templates, 3]. The kind of summary of the words between: [templates], -1
-        for none. The hashes of directions and distances: [templates, 2 * BINS], for BINS distance bins."""
+        - indices of the atoms (word attributes) of all templates, one template after another
+        - [templates, 3]: where in the first array the head atoms begin, the modifier atoms begin, and both end
+        - [templates]: the kind of summary of the words between head and modifier; -1: none
+        - [templates, 2 * BINS]: the hashes of all directions and distance bins"""
         number, kinds = {atom: k for k, atom in enumerate(self.atoms)}, list(BETWEEN)
         atoms, bounds = [], []
         for template in self.templates:
@@ -167,7 +171,7 @@ class ArcKeys:
         return np.array(atoms, np.int64), np.array(bounds, np.int64), np.array(gaps, np.int64), distances
 
     def keys(self, k: int) -> np.ndarray:
-        """Arc keys: the feature keys of arc template k on all arcs: uint64 [arcs]"""
+        """Arc keys: the feature keys of the arc template with index `k` on all arcs: uint64 [arcs]"""
         atoms, bounds, gaps, distances = self.patterns
         ends, keys = np.empty((2, int(self.starts[-1])), np.uint64), np.empty(self.count, np.uint64)
         kernels.token_sums(atoms, bounds[k], self.values, ends)
@@ -177,10 +181,10 @@ class ArcKeys:
 
     @cached_property
     def template_atoms(self) -> TemplateAtoms:
-        """Arc keys: hashed atoms and templates, from which a kernel computes the keys of one sentence at a time."""
+        """Arc keys: hashed word attributes and templates, from which a kernel computes keys sentence by sentence."""
         atoms, bounds, gaps, distances = self.patterns
         bases = [(template.tokens, template.between) for template in self.templates]
-        # A base is a template without direction and distance; `first` maps a base to its first template.
+        # A base is a template without direction and distance. `first`: base -> index of its first template.
         first = {base: k for k, base in reversed([*enumerate(bases)])}
         number = {base: b for b, base in enumerate(first)}
         chosen = np.fromiter(first.values(), np.int64)
@@ -218,7 +222,7 @@ def _tag_bit(tag: str) -> int:
 
 
 def _distance_hashes(template: ArcTemplate) -> np.ndarray:
-    """The hashes that a template adds to arc keys for each direction and distance bin: uint64 [2 * BINS]"""
+    """The hash that a template adds to arc keys for each direction and distance bin: uint64 [2 * BINS]"""
     sides, bins = np.divmod(np.arange(2 * kernels.BINS), kernels.BINS)
     number = {None: 0 * sides, "direction": sides, "distance": sides * kernels.BINS + bins, "length": bins}
     return hashes(f"{template.name} at {value}" for value in number[template.place])

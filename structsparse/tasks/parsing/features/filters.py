@@ -24,11 +24,11 @@ class ArcCandidates:
 
     @property
     def gold(self) -> np.ndarray:
-        """Candidates for a filter of arc templates: whether each arc is in the gold tree: int64 [arcs], 0 or 1"""
+        """Candidates for a filter of arc templates: 1 for each arc of the gold tree, 0 for others: int64 [arcs]"""
         return gold_arcs(self.treebank)
 
     def features(self) -> Iterator[np.ndarray]:
-        """Candidates for a filter of arc templates: the feature keys uint64 [arcs], template by template."""
+        """Candidates for a filter of arc templates: yields for each template the keys of all arcs (uint64 [arcs])."""
         arcs = ArcKeys(self.treebank, self.templates)
         return map(arcs.keys, range(len(self.templates)))
 
@@ -36,10 +36,10 @@ class ArcCandidates:
 def by_addition(
     candidates: Candidates, count: int, seed: int, ridge: float, rate: float, tries: float, again: int
 ) -> Filtered:
-    """The filter of arc templates by forward selection: each of `count` templates has the largest gain in turn.
+    """The filter of arc templates by forward selection: `count` templates are chosen one by one, by their gain.
 
-    The gain of a template is the increase of the held-out log-likelihood, given the templates chosen before. A weight
-    takes `rate` times a Newton step under the penalty ridge / 2 * weight^2. For `tries` and `again` see
+    The gain of a template is the increase of the held-out log-likelihood when it joins the chosen templates. Weights
+    take `rate` times a Newton step, with the penalty ridge / 2 * weight^2. For `tries` and `again` see
     `forward_selection`."""
     if not isinstance(candidates, ArcCandidates):
         raise UserError("filter=forward chooses among templates of arcs (task=parsing); take filter=gain or random")

@@ -1,10 +1,8 @@
 """Forward selection of arc templates (`filter=forward`): templates are chosen one by one, by held-out gain.
 
-A template that predicts well alone may repeat other templates. A template that memorises training sentences does not
-generalise. So two softmax models of the heads of words are fitted, each to half of the sentences. The gain of a
-template is the increase of the log-likelihood on the other half. The weights of a chosen template take one step in both
-models. Then the weights of a few templates chosen earlier take another step.
-"""
+Two softmax models predict the head of each word. Each model is fitted to one half of the sentences and validated on the
+other half. The gain of a template is the increase of the log-likelihood on the held-out halves. The weights of a chosen
+template take one Newton step in both models. Then the weights of a few templates chosen earlier take another step."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from structsparse.tasks.parsing.features.templates import ArcTemplate
 
 
 class ForwardModels:
-    """Forward selection of arc templates: two softmax models of the heads of words.
+    """Forward selection of arc templates: two softmax models that predict the head of each word.
 
     Each model is fitted to one half of a treebank and validated on the other half."""
 
@@ -32,27 +30,27 @@ class ForwardModels:
         self.gold, self.begins = treebank.heads.astype(np.int64), treebank.offsets.astype(np.int64)
         halves = (draw.permutation(len(treebank)) % 2).astype(np.int8)
         self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # int8 [arcs]: the half of each arc, 0 or 1
-        self.scores = np.zeros((2, self.arcs.count), np.float32)  # arc scores of both models
+        self.scores = np.zeros((2, self.arcs.count), np.float32)  # scores of all arcs by both models
         self.state = np.empty((self.arcs.count, 4), np.float32)  # derivatives by arc, see `_differentiate`
-        self.ids: dict[int, np.ndarray] = {}  # template number -> int32 [arcs], the feature on each arc
-        self.weights: dict[int, np.ndarray] = {}  # template number -> float32 [models, features]
+        self.ids: dict[int, np.ndarray] = {}  # template index -> feature index on each arc, int32 [arcs]
+        self.weights: dict[int, np.ndarray] = {}  # template index -> weights, float32 [models, features]
         self._differentiate()
 
     def gain(self, k: int) -> float:
-        """Forward selection: the gain in held-out log-likelihood, in nats, from a step of template k.
+        """Forward selection: the gain in held-out log-likelihood (in nats) if the weights of template k took one step.
 
         The step would change all weights of the template, in both models."""
         ids, count = self._numbered(k)
         return kernels.gain(self._sums(ids, count), self.ridge, self.rate)
 
     def add(self, k: int) -> None:
-        """Forward selection: add template k to both models, and take a first step of the template weights."""
+        """Forward selection: add template k to both models, and take a first step of its weights."""
         ids, count = self._numbered(k)
         self.ids[k], self.weights[k] = ids.copy(), np.zeros((2, count), np.float32)
         self.fit(k)
 
     def fit(self, k: int) -> None:
-        """Forward selection: take one step of the weights of template k, added before, in both models."""
+        """Forward selection: take one more step of the weights of the added template k, in both models."""
         ids, weights = self.ids[k], self.weights[k]
         kernels.step(self._sums(ids, weights.shape[1]), ids, self.ridge, self.rate, weights, self.scores)
         self._differentiate()
@@ -72,9 +70,9 @@ class ForwardModels:
         return sums
 
     def _numbered(self, k: int) -> tuple[np.ndarray, int]:
-        """Forward selection: the feature number of template k on each arc, and the number of features.
+        """Forward selection: the feature index of template k on each arc, and the count of features.
 
-        The next call overwrites the array of feature numbers."""
+        The next call overwrites the array of feature indices."""
         slots, distinct, ids, _ = self._scratch
         bits = len(slots).bit_length() - 1
         return ids, kernels.number_features(self.arcs.keys(k), bits, slots, distinct, ids)
@@ -88,10 +86,10 @@ class ForwardModels:
 
 
 def forward_selection(models: ForwardModels, count: int, tries: float, again: int) -> tuple[list[int], list[float]]:
-    """Forward selection of `count` arc templates; return their numbers, in order of choice, and their gains.
+    """Forward selection of `count` arc templates; return their indices, in order of choice, and their gains.
 
-    Each choice is among templates drawn at random. tries: the mean number of times that a template is drawn. again: the
-    number of chosen templates whose weights take another step after each choice."""
+    Each choice is among templates drawn at random. `tries` is the mean number of times that a template is drawn. After
+    each choice, the weights of `again` chosen templates take another step."""
     left, chosen, gains = list(range(len(models.arcs.templates))), [], []
     drawn_each = max(1, round(tries * len(left) / count))
     for _ in range(count):

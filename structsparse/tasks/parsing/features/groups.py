@@ -25,7 +25,7 @@ def by_arcs_coarse_to_fine(
 ) -> Cover:
     """Overlapping groups of the weight table of a parser: each arc template with all finer templates.
 
-    `arc_order` gives the next coarser template of each template."""
+    `arc_order` defines which templates are finer."""
     check_table(shape, 0, layout, "groups=arcs_coarse_to_fine", parameter)
     names = list(layout.templates)
     return coarse_to_fine(shape, names, layout.blocks(shape), arc_order(names), weights, parameter)
@@ -34,9 +34,8 @@ def by_arcs_coarse_to_fine(
 def arc_order(names: Sequence[str]) -> list[tuple[str, str]]:
     """The order of arc templates for groups: pairs (template, next coarser template that is in the list).
 
-    A template has at most one next coarser template, so the groups are nested. For example, from fine to coarse:
-    h.word & m.upos & distance, h.word & m.upos & direction, h.word & m.upos, h.upos & m.upos.
-    """
+    For example, from fine to coarse: h.word & m.upos & distance, h.word & m.upos & direction, h.word & m.upos, h.upos &
+    m.upos. A template has at most one next coarser template."""
     templates = {parse(name): name for name in names}
     pairs = []
     for template, name in templates.items():

@@ -1,8 +1,7 @@
 """The index of arc features of a parser: from the hashed key of a feature on an arc to a row of the weight table.
 
-Every template has one feature on every arc, identified by a key (`arc_keys.py`). Keys are hashes, so that features need
-no strings and no vocabulary. A parser with some of the templates computes the same keys as a parser with all templates.
-"""
+Every template has one feature on every arc, identified by a key (`arc_keys.py`). Keys are hashes, which need no strings
+and no vocabulary. The keys of a template do not depend on the other templates of a parser."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class ArcIndex(FeatureIndex):
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """Arc index: the number of arcs of some sentences; every template has one feature on each arc."""
+        """Arc index: the number of arcs of some sentences. Every template has one feature on each arc."""
         return int((sentences.lengths.astype(np.int64) ** 2).sum())
 
     @staticmethod
@@ -60,7 +59,7 @@ class ArcIndex(FeatureIndex):
     def fit_chosen(
         cls, sentences: Sentences, heads: np.ndarray, templates: Sequence[ArcTemplate], min_count: int = 1
     ) -> ArcIndex:
-        """An arc index of all features that occur on at least `min_count` of the arcs from given heads [tokens]."""
+        """An arc index of all features that occur on at least `min_count` of the arcs to words from the given heads."""
         arcs = ArcKeys(sentences, templates)
         chosen = arcs.chosen(heads)
         return cls.collect(templates, len(chosen), lambda k: arcs.keys(k)[chosen], min_count, sentences.source)
@@ -76,7 +75,7 @@ class ArcIndex(FeatureIndex):
         return Bags(shrunk(ids, offsets[-1]), offsets)
 
     def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
-        """Arc index: the active feature rows of the arc to each word from a given head; heads [tokens]."""
+        """Arc index: the source files that define arc features. If a file changes, cached features are invalid."""
         arcs, (bounds, known, rows, bits, begins, places, masks) = ArcKeys(sentences, self.templates), self.lookup
         chosen = arcs.chosen(heads)
         ids, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
@@ -91,8 +90,7 @@ class ArcIndex(FeatureIndex):
     def shortened_on(self, sentences: Sentences, guard: int, heads: np.ndarray | None = None) -> ArcIndex:
         """An arc index with shorter keys: at most 1 in 2^guard features is mistaken for another feature.
 
-        The bound holds for the feature occurrences in these sentences: on all arcs or, with heads [tokens], on the arcs
-        to words from these heads."""
+        This share is measured on all arcs of the sentences or, if `heads` is given, on the arcs from these heads."""
         arcs = ArcKeys(sentences, self.templates)
         chosen = slice(None) if heads is None else arcs.chosen(heads)
         return self.shortened(guard, lambda k: arcs.keys(k)[chosen])
@@ -102,8 +100,8 @@ class ArcIndex(FeatureIndex):
     ) -> list[str]:
         """Arc index: readable names of features, such as `h.upos=NOUN & m.upos=ADJ & direction=left`.
 
-        Each name is rebuilt from an arc with the feature. rows: the rows of the features. bags: the features of all
-        arcs or, with heads [tokens], of the arcs to words from these heads."""
+        `rows` holds the rows of the features. Each name is rebuilt from an arc that has the feature. `bags` holds the
+        features of all arcs or, if `heads` is given, of the arcs from these heads."""
         arcs = ArcKeys(sentences, self.templates)
         if bags is None:
             examples = self._first_arcs(arcs, rows)
@@ -118,7 +116,7 @@ class ArcIndex(FeatureIndex):
     def _first_arcs(self, arcs: ArcKeys, rows: np.ndarray) -> np.ndarray:
         """Arc index: the first arc that has each of these feature rows: int64 [rows]
 
-        Besides the keys of one template, little memory is needed."""
+        To save memory, only the keys of one template are kept at a time."""
         requested, first = np.zeros(len(self), np.bool_), np.full(len(self), -1)
         requested[rows] = True
         for k, (begin, end) in enumerate(zip(self.offsets[:-1], self.offsets[1:], strict=True)):
@@ -127,5 +125,5 @@ class ArcIndex(FeatureIndex):
                 keys = arcs.keys(k) & self.masks[k]
                 nearest = np.searchsorted(self.keys[places], keys).clip(0, len(places) - 1)
                 having = np.flatnonzero(self.keys[places][nearest] == keys)[::-1]
-                first[self.rows[places[nearest[having]]]] = having  # arcs descend: the first arc is written last
+                first[self.rows[places[nearest[having]]]] = having  # `having` descends: the first arc is written last
         return first[rows]

@@ -11,7 +11,7 @@ _HOW_MANY = "none", "one", "more"  # how many verbs or punctuation marks are bet
 
 
 class ArcSpeller:
-    """Spelling of arc features: a function for the readable name of the feature of a template on an arc.
+    """Spelling of arc features: callable that gives the readable name of a template's feature on an arc.
 
     An example is `h.upos=NOUN & between.verbs=one & distance=left 2`."""
 
@@ -37,7 +37,7 @@ class ArcSpeller:
     def _value(self, sentence: int, place: int, name: str) -> str:
         """Spelling of arc features: the value of a word attribute at a position of a sentence.
 
-        Words are numbered from 1, the root is 0."""
+        Words are counted from 1; position 0 is the root."""
         first, last = self.arcs.sentences.offsets[sentence : sentence + 2].tolist()
         if place <= 0:
             return ROOT if place == 0 else BEFORE

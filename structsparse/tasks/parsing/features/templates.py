@@ -2,15 +2,14 @@
 
     h.word                          the form of the head; h: head, m: modifier, h-1: the token before the head
     h.word & m.upos                 a conjunction
-    between.upos                    the words between head and modifier: see BETWEEN
+    between.upos                    the words between head and modifier, summarised as listed in BETWEEN
     direction, distance, length     the side of the head; the side and the distance; the distance alone
     bias                            a feature that every arc has
     {h,m}.{word,lemma} & x          braces: one template for each combination of alternatives
     h.$ & m.$ for $ in upos, xpos   one template for each value of $
 
-The option `variants` conjoins each template with direction, with distance, or with nothing (plain). A template that
-reads only the modifier has the same score for all heads, so its plain variant is conjoined with length.
-"""
+The option `variants` conjoins each template with direction, with distance, or with nothing (plain). The plain variant
+of a template that reads only the modifier is conjoined with length. Otherwise all heads would get the same score."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ BETWEEN = {  # summaries of the words between head and modifier
 }
 VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # tags: verbs, punctuation, conjunctions
 ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # attribute values at places outside the sentence
-PLACES = ("direction", "distance", "length")  # what a template can read of the position of the head
+PLACES = ("direction", "distance", "length")  # what a template can read about the side and distance of the head
 PREDICTED = "deprel"  # the column of relations, which templates must not read
-VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}  # variant -> conjoined place
+VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}  # variant -> what is conjoined, see PLACES
 
 _TOKEN = re.compile(r"([hm])([+-]\d)?\.([A-Za-z_][A-Za-z_0-9]*)")
 _FOR = re.compile(r"(.*)\sfor\s+\$\s+in\s+(.+)")
@@ -71,7 +70,7 @@ class ArcTemplate:
 
     @property
     def blind(self) -> bool:
-        """Whether an arc template reads only the modifier, so that all heads have the same feature."""
+        """Whether an arc template reads only the modifier. Its feature is then the same for all heads."""
         return self.place is None and self.between is None and all(end == "m" for end, _, _ in self.tokens)
 
     @property
@@ -83,7 +82,7 @@ class ArcTemplate:
     def coarser(self) -> ArcTemplate | None:
         """The next coarser arc template; None if there is no coarser template.
 
-        Distance becomes direction, then direction is left out, then words and endings become parts of speech."""
+        In this order: distance becomes direction; direction is left out; words and endings become parts of speech."""
         if self.place == "distance":
             return replace(self, place="direction")
         if self.place == "direction":
@@ -182,7 +181,7 @@ def _distinct(templates: list[ArcTemplate]) -> list[ArcTemplate]:
 
 
 def varied(base: ArcTemplate, variant: str) -> ArcTemplate:
-    """The variant (plain, direction or distance) of an arc template."""
+    """The given variant (plain, direction or distance) of an arc template."""
     place = VARIANTS[variant]
     if base.place is not None:
         if place is not None:

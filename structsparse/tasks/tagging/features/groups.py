@@ -1,4 +1,4 @@
-"""Overlapping groups of the weights of a tagger: a token template with all finer templates (coarse to fine)."""
+"""Overlapping groups of the weights of a tagger: one group for a token template and all finer templates."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from structsparse.tasks.tagging.features.templates import parse
 def by_coarse_to_fine(
     shape: Sequence[int], layout: TemplateLayout, weights: str = "log2_size", parameter: str = ""
 ) -> Cover:
-    """Overlapping groups of the weight table of a tagger: each token template with all finer templates.
+    """Overlapping groups of the weight table of a tagger: one group for a token template and all finer templates.
 
-    A template keeps nonzero weights only if all coarser templates do.
+    With these groups, a template has nonzero weights only if all coarser templates have.
     """
     check_table(shape, 0, layout, "groups=coarse_to_fine", parameter)
     names = list(layout.templates)
@@ -28,10 +28,10 @@ def by_coarse_to_fine(
 
 
 def template_order(names: Sequence[str]) -> Tensor:
-    """The partial order of token templates for groups: bool [a, b], true where template a is coarser than b.
+    """The partial order of token templates for groups: bool [templates, templates].
 
-    Template a is coarser if its (attribute, offset) pairs are a proper subset of the pairs of template b. For example,
-    word[0] is coarser than word[0] & pos[-1] and than word[-1..0]; word[0] and pos[0] are not comparable."""
+    Entry [a, b] is true if template a is coarser than template b. This means that the (attribute, offset) pairs of a
+    are a proper subset of the pairs of b. For example, word[0] is coarser than word[0] & pos[-1]."""
     parts = [set(parse(name)[0].atoms) for name in names]
     number = {part: i for i, part in enumerate(sorted(set().union(*parts)))}
     has = torch.zeros(len(names), len(number))

@@ -1,12 +1,12 @@
-"""The template language of taggers: parsing of template lines such as `word[0] & pos[-1]`, and template names.
+"""The template language of taggers: parse template lines such as `word[0] & pos[-1]`.
 
     word[0]                      one template: the current word
     suffix3[0] & pos[-1]         a conjunction
-    pos[-1..0]                   the same attribute over consecutive offsets, conjoined (an n-gram)
+    pos[-1..0]                   an n-gram: the conjunction of one attribute at consecutive offsets
     1-grams of word[-2..2]       every 1-gram inside the window: five templates
     1-3-grams of pos[-2..2]      all 1-, 2- and 3-grams inside the window: 5 + 4 + 3 templates
 
-The name of a template is its canonical line: parsing the name gives the same template.
+The name of a template is a template line that parses to the same template.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _GRAMS = re.compile(rf"(\d+)(?:-(\d+))?-grams\s+of\s+({_NAME})\[\s*([+-]?\d+)\s*
 
 @dataclass(frozen=True)
 class Template:
-    """A token template: a conjunction of (attribute, offset) pairs that defines features of tokens."""
+    """A token template: a conjunction of (attribute, offset) pairs, which gives each token one feature."""
 
-    atoms: tuple[tuple[str, int], ...]  # (attribute, offset) pairs
+    atoms: tuple[tuple[str, int], ...]  # pairs (attribute, offset from the token)
 
     @property
     def name(self) -> str:
-        """The canonical line of a token template, such as `suffix3[0] & pos[-1..0]`."""
+        """The name of a token template as a template line, such as `suffix3[0] & pos[-1..0]`."""
         parts, atoms = [], list(self.atoms)
         while atoms:
             attribute, first = atoms[0]
@@ -47,7 +47,7 @@ class Template:
 
 
 def parse(line: str) -> list[Template]:
-    """Parse one token template line; an n-gram line gives several templates, any other line gives one."""
+    """Parse one token template line; a line with `-grams of` gives several templates, other lines one."""
     grams = _GRAMS.fullmatch(line.strip())
     if grams:
         return _ngrams(line, *grams.groups())
@@ -82,7 +82,7 @@ def _ngrams(line: str, shortest: str, longest: str | None, attribute: str, first
 
 
 def expand(lines: Iterable[str]) -> list[Template]:
-    """Parse all token template lines, in order; a template that occurs twice is an error."""
+    """Parse all token template lines, in order; a repeated template is an error."""
     templates = [template for line in lines for template in parse(str(line))]
     if not templates:
         raise UserError("features.templates is empty; at least one template is needed, for example word[0]")

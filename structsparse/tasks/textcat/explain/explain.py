@@ -1,13 +1,9 @@
 """Explain a text classifier: compute heaviest words, word groups, and selected sentences of documents.
 
-`explain` reads arrays only. `write` makes explanation.html (a page that loads no other files, see page.py) and
-explanation.txt. A sentence or phrase is *selected* if its group of words has a nonzero weight. Sentences of
-documents outside training have no group. Without a group, a sentence is selected if one of its words has a nonzero
-weight. The change of a sentence is
-
-    log p(label | all sentences) - log p(label | all sentences but this one),
-
-or, for losses without probabilities, the change of the label's score (of the predicted number)."""
+- A sentence or phrase is *selected* if the group of its words has a nonzero weight.
+- Without such a group, as in test documents, it is selected if one of its words has a nonzero weight.
+- The change of a sentence is log p(label | document) - log p(label | document without the sentence). For losses without
+  probabilities, the change is that of the label's score or of the predicted number."""
 
 from __future__ import annotations
 
@@ -37,12 +33,12 @@ from structsparse.tasks.textcat.explain.explanation import (
 )
 from structsparse.tasks.textcat.explain.phrases import phrases_of
 
-WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # shown: words per class, words per group, groups per kind
-DOCUMENTS = 4  # number of documents that are shown by default from train, and from test
-LONGEST = 120  # the largest number of characters of a shown name
-# a path: the group of the pattern is the last folder with the file
+WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # maximum number of shown words per class, words per group, groups per kind
+DOCUMENTS = 4  # number of documents that are shown by default from train, and again from test
+LONGEST = 120  # maximum number of characters of a shown name
+# an absolute path; group 1 of the match is the last folder and the file name
 PATHS = re.compile(r"(?<!\S)/\S*/([^/\s]+/[^/\s]+)")
-# kind of word groups, by the first word of the name of a group
+# plural names of the kinds of word groups; a group's own name begins with the singular (the key)
 KINDS = {"sentence": "sentences", "words": "documents", "phrase": "phrases", "topic": "topics", "cluster": "clusters"}
 
 
@@ -64,10 +60,12 @@ def explain(
 ) -> Explanation:
     """Explain a text classifier that is given as arrays.
 
-    table: weights, float [rows] for two classes or a number, [rows, classes] for more classes; bias: float
-    [outputs]; cover: groups of the rows, or None; shown: (part, number) of each document to explain, None: a choice
-    from train and test; loss: the name of the training loss; alive: bool [groups], which groups live, None: the
-    groups with a nonzero weight."""
+    - table: weights, float [features] for two classes or a number, [features, classes] for more classes
+    - bias: float [scores per document]
+    - cover: word groups, or None
+    - shown: (part, index) of each document to explain; None: a choice from train and test
+    - loss: the name of the training loss
+    - alive: bool [groups], which groups are selected; None: the groups with a nonzero weight"""
     table, bias = np.asarray(table, np.float64), np.atleast_1d(np.asarray(bias, np.float64))
     if table.ndim not in (1, 2) or len(table) != len(bag.layout) or bias.shape != (table.shape[1:] or (1,)):
         raise UserError(f"explanation: weights {table.shape} and biases {bias.shape} for {len(bag.layout)} features")
@@ -94,38 +92,38 @@ class LinearModel:
     """The text classifier to be explained, a linear model given as arrays of weights and biases."""
 
     bag: Bag
-    table: np.ndarray  # [rows] or [rows, classes]
+    table: np.ndarray  # weights, [features] or [features, classes]
     bias: np.ndarray  # [outputs]
-    classes: tuple[str, ...] | None  # None: the model predicts a number
+    classes: tuple[str, ...] | None  # names of the classes; None: the model predicts a number
     loss: str  # name of the training loss
 
     def scores(self, documents: Documents) -> np.ndarray:
         """Explaining a text classifier: the scores of documents, [documents, classes], or [documents, 1] for a number.
 
-        For two classes, which share one score s, the scores are -s / 2 and s / 2."""
+        Two classes share one score s of the model. Their scores here are -s / 2 and s / 2."""
         scores = self.bag.matrix(documents) @ self.table.reshape(len(self.table), -1) + self.bias
         if self.classes is None or scores.shape[1] > 1:
             return scores
         return np.hstack([-scores, scores]) / 2
 
     def values(self, documents: Documents) -> np.ndarray:
-        """Explaining a text classifier: the values whose changes are shown, [documents, classes].
+        """Explaining a text classifier: the log-probability of each class for each document ([documents, classes]).
 
-        Values are log-probabilities of classes under the logistic loss, otherwise scores."""
+        If the loss is not logistic, or the model predicts numbers, scores replace log-probabilities."""
         scores = self.scores(documents)
         if self.classes is None or self.loss != "logistic":
             return scores if self.classes is None or self.table.ndim == 2 else 2 * scores
         return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
     def predicted(self, values: np.ndarray) -> np.ndarray:
-        """Explaining a text classifier: the predicted class codes, or numbers, of documents: [documents]"""
+        """Explaining a text classifier: the predicted class code, or the predicted number, of each document."""
         return values[:, 0] if self.classes is None else values.argmax(axis=1)
 
     def towards(self, label) -> np.ndarray:
-        """Explaining a text classifier: the word weights that colour a document, [rows].
+        """Explaining a text classifier: the weight of each word for the colours of a document.
 
-        With two classes, these are the weights for the second class. With more classes, they are the weights for the
-        document's class minus the mean over classes."""
+        With two classes, this is the word's weight for the second class. With more classes, it is the word's weight for
+        the document's class minus the mean weight over all classes."""
         return self.table if self.table.ndim == 1 else self.table[:, int(label)] - self.table.mean(axis=1)
 
     def label_text(self, label) -> str:
@@ -134,7 +132,7 @@ class LinearModel:
 
 
 class GroupLookup:
-    """Explaining a text classifier: a lookup of the word group that has exactly the given rows."""
+    """Explaining a text classifier: a lookup of the word group that consists of exactly the given words."""
 
     def __init__(self, cover: Cover | None, table: np.ndarray, alive: np.ndarray | None) -> None:
         self.cover, self.table = cover, table
@@ -145,16 +143,16 @@ class GroupLookup:
         self.alive = cover.alive(weights).numpy() if alive is None else np.asarray(alive, bool)
         self.members, self.offsets = cover.members.numpy(), cover.offsets.numpy()
         draw = np.random.default_rng(0)
-        # Each row gets a random number; the hash of a set of rows is the sum of the numbers of the rows.
+        # the hash of a set of words: each word (row of the table) has a random number, and the numbers are added
         self.marks = draw.integers(0, 2**63, len(table), dtype=np.uint64)
         keys = np.add.reduceat(self.marks[self.members], self.offsets[:-1])
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
 
     def find(self, rows: np.ndarray) -> int | None:
-        """Explaining a text classifier: the number of the word group with exactly these rows; None if there is none.
+        """Explaining a text classifier: the index of the word group with exactly these words; None if there is none.
 
-        The rows are sorted and distinct."""
+        `rows` has the words' rows in the weight table, sorted and distinct."""
         if self.cover is None or not len(rows):
             return None
         key = self.marks[rows].sum(dtype=np.uint64)
@@ -169,14 +167,15 @@ class GroupLookup:
     def lives(self, rows: np.ndarray, by_group: bool) -> bool:
         """Explaining a text classifier: whether a set of words is selected.
 
-        With `by_group`, the word group with exactly these words must live. Without such a group, one of the words
-        must have a nonzero weight. rows: the row of each word, -1 for words that are not features"""
+        If `by_group` is set, the word group with exactly these words decides. Otherwise, or if there is no such group,
+        one word with a nonzero weight suffices. `rows` has the words' rows in the weight table, or -1 for unknown
+        words."""
         rows = np.unique(rows[rows >= 0])
         group = self.find(rows) if by_group else None
         return bool((self.table[rows] != 0).any()) if group is None else bool(self.alive[group])
 
     def kinds(self, words: Sequence[str], counts: np.ndarray) -> tuple[GroupKind, ...]:
-        """Explaining a text classifier: the summaries of the word groups by kind, such as topics and sentences."""
+        """Explaining a text classifier: a summary for each kind of word groups, such as topics or sentences."""
         if self.cover is None:
             return ()
         names = self.cover.names
@@ -212,18 +211,18 @@ def kind_of(name: str) -> str:
 def short(name: str) -> str:
     """Explaining a text classifier: shorten the name of a document or group.
 
-    Paths are cut to folder and file, and names to LONGEST characters."""
+    Of a path, the last folder and the file name remain. Names are cut after LONGEST characters."""
     name = PATHS.sub(r"\1", name)
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
 
 
 def _sizes(weights: np.ndarray) -> np.ndarray:
-    """Explaining a text classifier: the absolute value, or the norm over classes, of each word's weights: [rows]"""
+    """Explaining a text classifier: the size of each word's weight: its absolute value, or its norm over classes."""
     return np.abs(weights) if weights.ndim == 1 else np.linalg.norm(weights, axis=1)
 
 
 def _largest(weight: np.ndarray) -> float:
-    """Explaining a text classifier: the weight of a word, the largest in absolute value over all classes."""
+    """Explaining a text classifier: a word's weight for the class where its absolute value is largest."""
     return float(weight) if np.ndim(weight) == 0 else float(weight[np.abs(weight).argmax()])
 
 
@@ -246,8 +245,8 @@ def _heaviest(words: Sequence[str], column: np.ndarray) -> tuple[WeightedWord, .
 def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
     """Explaining a text classifier: choose documents of medium length from train and test.
 
-    If labels are classes, these are correct predictions of every class and, from test, one wrong prediction. If
-    labels are numbers, they go from the smallest to the largest label."""
+    For classes, these are correctly predicted documents of every class, and one wrongly predicted test document. For
+    numbers, the labels are spread from the smallest to the largest."""
     result = []
     for part in ("train", "test"):
         documents = data.parts[part]
@@ -286,7 +285,7 @@ def checked(shown: Sequence[tuple[str, int]], data: DocumentSplits) -> list[tupl
 def _explained(
     model: LinearModel, groups: GroupLookup, data: DocumentSplits, part: str, named: Sequence[tuple[str, int]]
 ) -> list[ExplainedDocument]:
-    """Explaining a text classifier: the named documents of one part with predictions, sentences and phrases."""
+    """Explaining a text classifier: the chosen documents of one part, with predictions, sentences and phrases."""
     documents = data.parts[part].select([number for name, number in named if name == part])
     values, rows = model.values(documents), rows_of(documents, model.bag.layout)[documents.tokens]
     guesses, sentences, by_group = model.predicted(values), _sentence_offsets(documents), part == "train"
@@ -311,17 +310,17 @@ def _explained(
 def _sentence_offsets(documents: Documents) -> np.ndarray:
     """Explaining a text classifier: the token offsets at which sentences of documents begin.
 
-    Without a sentence splitter, a document is one sentence."""
+    Without a sentence splitter, each document is one sentence."""
     if documents.sentence_offsets is None and not can_split():
         return documents.offsets
     return documents.sentences()
 
 
 def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Explaining a text classifier: how much a document's value falls without each sentence: [sentences]
+    """Explaining a text classifier: how much the value of a document falls when a sentence is removed ([sentences]).
 
-    The value is the log-probability or score of the document's class. bounds: token offsets of sentences, int
-    [sentences + 1]; values: values of the whole document, [classes]"""
+    The value is the log-probability or score of the document's class. `bounds` has the token offsets at which sentences
+    begin, and the end of the last. `values` has the values of the whole document for all classes."""
     count = max(len(bounds) - 1, 0)
     tokens, owner = np.arange(len(document.tokens)), np.repeat(np.arange(count), np.diff(bounds))
     remaining = [tokens[owner != sentence] for sentence in range(count)]

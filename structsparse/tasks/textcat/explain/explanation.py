@@ -12,7 +12,7 @@ class WeightedWord(NamedTuple):
     """Content of an explanation: a word of the text classifier, with its weight."""
 
     word: str
-    weight: float  # for the second of two classes; with more classes, the weight of largest absolute value
+    weight: float  # weight for the second of two classes; with more classes, the weight of largest absolute value
 
 
 class GroupSummary(NamedTuple):
@@ -22,24 +22,24 @@ class GroupSummary(NamedTuple):
     lives: bool  # whether the group is selected
     norm: float  # Euclidean norm of the weights of the group
     size: int  # number of words in the group
-    words: tuple[WeightedWord, ...]  # words with the largest weights; in a dead group, the most frequent words
+    words: tuple[WeightedWord, ...]  # words with the largest weights, or in an unselected group the most frequent words
 
 
 class GroupKind(NamedTuple):
     """Content of an explanation: all word groups of one kind, such as topics."""
 
     name: str
-    living: int  # number of living groups
-    dead: int  # number of dead groups
-    shown: tuple[GroupSummary, ...]  # living groups with the largest norms, then the largest dead groups
+    living: int  # number of selected groups
+    dead: int  # number of groups that are not selected
+    shown: tuple[GroupSummary, ...]  # selected groups with the largest norms, then the largest unselected groups
 
 
 class ExplainedSentence(NamedTuple):
-    """Content of an explanation: a sentence of a document, with weights of words; the sentence is selected or not."""
+    """Content of an explanation: a sentence of a document, with the weights of its words and whether it is selected."""
 
     pieces: tuple[tuple[str, float], ...]  # words with their weights, and the text between words (weight 0)
     lives: bool  # whether the sentence is selected
-    change: float  # value (such as log-probability) of the document's class with the sentence minus without it
+    change: float  # how much the sentence raises the log-probability (or score) of the document's class
 
     @property
     def text(self) -> str:
@@ -48,15 +48,13 @@ class ExplainedSentence(NamedTuple):
 
 
 class ExplainedDocument(NamedTuple):
-    """Content of an explanation: a document with label, prediction, sentences and phrases.
-
-    Each sentence and phrase is selected or not."""
+    """Content of an explanation: a document with label, prediction, sentences and phrases."""
 
     name: str
     part: str  # train, dev or test
     label: str
     predicted: str
-    probability: float | None  # probability of the predicted class; None: the loss gives no probabilities
+    probability: float | None  # probability of the predicted class; None if the loss gives no probabilities
     sentences: tuple[ExplainedSentence, ...]
     phrases: tuple[Phrase, ...]  # the roots of the parse trees
 
@@ -71,11 +69,11 @@ class Explanation:
     """The content of the explanation of a text classifier, ready to be written as HTML or as plain text."""
 
     title: str
-    classes: tuple[str, ...]  # names of the classes; for numbers: lower, higher
+    classes: tuple[str, ...]  # class names; "lower" and "higher" if the model predicts numbers
     weights: int  # number of weights
     living: int  # number of nonzero weights
-    top_words: tuple[tuple[str, tuple[WeightedWord, ...]], ...]  # for each class, name and heaviest words
+    top_words: tuple[tuple[str, tuple[WeightedWord, ...]], ...]  # for each class, its name and heaviest words
     kinds: tuple[GroupKind, ...]
     documents: tuple[ExplainedDocument, ...]
-    scale: float  # the absolute weight that is shown in full colour
-    measure: str  # the value that a sentence changes: log-probability, score or number
+    scale: float  # absolute weight from which words have full colour
+    measure: str  # what a sentence changes: "log-probability", "score" or "number"

@@ -15,11 +15,11 @@ from structsparse.tasks.textcat.explain.style import LEVELS, SCRIPT, STYLE, shad
 from structsparse.tasks.textcat.explain.text import clean
 from structsparse.tasks.textcat.explain.tree import drawing
 
-TREES = 6  # the largest number of parse trees drawn per document
+TREES = 6  # maximum number of parse trees drawn per document
 # content security policy of the page: inline styles and scripts only
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 MINUS = "\N{MINUS SIGN}"
-# description of the value that a sentence changes, by `Explanation.measure`
+# how the page names the value that a sentence changes; the keys are the values of `Explanation.measure`
 MEASURED = {
     "log-probability": "the log-probability of its class",
     "score": "the score of its class",
@@ -149,9 +149,10 @@ def _verdict(explanation: Explanation, document: ExplainedDocument) -> str:
 
 
 def _sentence(sentence: ExplainedSentence, largest: float, scale: float) -> str:
-    """HTML page of an explanation: a row of the table of sentences.
+    """HTML page of an explanation: a table row with a sentence of a document.
 
-    `largest` is the largest absolute change in the document."""
+    `largest` is the maximum absolute change by a sentence of this document. `scale` is the absolute weight in full
+    colour."""
     words = "".join(_word(piece, weight, scale) for piece, weight in sentence.pieces)
     words = f'<mark class="selected">{words}</mark>' if sentence.lives else f'<span class="unselected">{words}</span>'
     state = "selected" if sentence.lives else "not selected"
@@ -193,7 +194,7 @@ def _words(explanation: Explanation) -> Iterator[str]:
 
 
 def _kinds(explanation: Explanation) -> Iterator[str]:
-    """HTML page of an explanation: the section with the word groups, kind by kind."""
+    """HTML page of an explanation: the section with the word groups, one kind after the other."""
     if not explanation.kinds:
         return
     yield '<section id="groups" aria-labelledby="groups-title"><h2 id="groups-title">Groups</h2>'
@@ -206,9 +207,9 @@ def _kinds(explanation: Explanation) -> Iterator[str]:
 
 
 def _group_rows(groups: list[GroupSummary], title: str, count: int, scale: float) -> Iterator[str]:
-    """HTML page of an explanation: the table of living or of dead word groups of one kind.
+    """HTML page of an explanation: the table of the selected, or of the unselected, word groups of one kind.
 
-    `count` is the number of all such groups, `groups` are the ones that are shown."""
+    `groups` are the groups to show. `count` also counts the groups that are not shown."""
     if not groups:
         yield f'<p class="count">{title}</p>'
         return

@@ -18,7 +18,7 @@ class Phrase(NamedTuple):
 
     words: tuple[str, ...]
     lives: bool  # whether the phrase is selected
-    label: str  # the kind of phrase (such as NP), or the sentiment of the phrase
+    label: str  # the kind of phrase (such as NP), or the sign of its sentiment
     weight: float  # the weight of a single word; 0 for longer phrases
     children: tuple[Phrase, ...] = ()
 
@@ -26,10 +26,10 @@ class Phrase(NamedTuple):
 def phrases_of(
     documents: Documents, document: int, weights: np.ndarray, lives: Callable[[int, int], bool]
 ) -> tuple[Phrase, ...]:
-    """The phrases of a document as parse trees; empty if its constituents are not known.
+    """The phrases of a document as parse trees; empty if the parse trees of the documents are not known.
 
-    weights: weights of the words, [tokens of the document]; lives(begin, end): whether the phrase of the tokens
-    begin : end of the document is selected."""
+    `weights` has the weight of each token of the document. `lives(begin, end)` says whether the phrase of the tokens
+    begin : end is selected."""
     if documents.constituents is None:
         return ()
     constituents = documents.constituents.select(np.array([document]), len(documents))
@@ -44,7 +44,7 @@ def phrases_of(
     words = [text[begin:end] for begin, end in places]
     label_of: dict[tuple[int, int], str] = {}
     for begin, end, label in zip(constituents.begin.tolist(), constituents.end.tolist(), labels, strict=True):
-        label_of.setdefault((begin, end), label)  # a constituent and its single child have the same span
+        label_of.setdefault((begin, end), label)  # of constituents with the same span, the outer one gives the label
     spans = sorted(label_of, key=lambda span: (span[0], -span[1]))
     roots, at = [], 0
     while at < len(spans):
@@ -58,14 +58,14 @@ def _subtree(
 ) -> tuple[Phrase, int]:
     """Build the phrase of the span spans[at], with the phrases inside it, as a parse tree.
 
-    Returns the phrase, and the index after all spans inside this span."""
+    Returns the phrase, and the index of the first span outside it."""
     begin, end = spans[at]
     place, children, at = begin, [], at + 1
     while end - begin > 1 and place < end:
         if at < len(spans) and spans[at][0] == place and spans[at][1] <= end:
             child, after = None, spans[at][1]
             child, at = _subtree(spans, at, label_of, words, weights, lives)
-        else:  # a word that is no constituent
+        else:  # a word that is not a constituent
             after = place + 1
             child = Phrase((words[place],), bool(weights[place] != 0), "", float(weights[place]))
         children.append(child)

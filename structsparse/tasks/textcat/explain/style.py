@@ -153,7 +153,7 @@ details.dead td, details.dead tbody th { color: var(--soft); }
 }
 """
 
-# The script of the page adds a search field for word groups. The field is not in the HTML, because it needs scripts.
+# The script adds a search field for word groups. Without scripts, the page has no search field.
 SCRIPT = """
 "use strict";
 const groups = document.querySelector("#groups h2");

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from structsparse.tasks.textcat.explain.explanation import ExplainedDocument, Explanation, GroupKind
 from structsparse.tasks.textcat.explain.phrases import Phrase
 
-WIDTH = 100  # largest number of characters in a line
+WIDTH = 100  # maximum number of characters in a line
 # Unicode classes of the characters that change the writing direction
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 def clean(text: str) -> str:
-    """Plain text of an explanation: replace or remove characters that cannot be shown.
+    """Plain text of an explanation: replace characters that cannot be shown.
 
-    Control characters and marks of writing direction become spaces; characters that UTF-8 cannot encode become
-    question marks."""
+    Control characters and marks of writing direction become spaces. Characters that UTF-8 cannot encode become question
+    marks."""
     visible = "".join(" " if _is_control(letter) else letter for letter in text)
     return visible.encode("utf-8", "replace").decode("utf-8")
 
@@ -87,7 +87,7 @@ def _document_lines(document: ExplainedDocument) -> Iterator[str]:
 
 
 def bracketed(phrase: Phrase) -> str:
-    """Plain text of an explanation: a parse tree as (a selected phrase [a phrase that is not selected])."""
+    """Plain text of an explanation: a parse tree in brackets, (selected phrase) or [phrase that is not selected]."""
     if not phrase.children:
         return one_line(phrase.words[0]) if phrase.lives else f"[{one_line(phrase.words[0])}]"
     inner = " ".join(map(bracketed, phrase.children))

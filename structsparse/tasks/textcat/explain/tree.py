@@ -1,6 +1,6 @@
 """SVG drawings of parse trees in the explanation of a text classifier.
 
-The words are on a line at the bottom. Branches that are not selected are grey and dashed."""
+The words are on a line at the bottom. Branches to phrases that are not selected are grey and dashed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LETTER, GAP, LEVEL, MARGIN = (
     14.0,
     30.0,
     14.0,
-)  # in pixels: width of a letter, gap between words, height of a level, margin of the drawing
+)  # sizes in pixels: width of a letter, gap between words, height of a level, margin of the drawing
 
 
 def drawing(phrase: Phrase, scale: float) -> str:
@@ -31,14 +31,14 @@ def drawing(phrase: Phrase, scale: float) -> str:
 
 
 def levels(phrase: Phrase) -> int:
-    """SVG drawing of a parse tree: the largest number of edges from a phrase to one of its words."""
+    """SVG drawing of a parse tree: the maximum number of edges from a phrase to one of its words."""
     return 1 + max(map(levels, phrase.children)) if phrase.children else 0
 
 
 def _draw(phrase: Phrase, left: float, floor: float, scale: float, marks: list[str]) -> tuple[float, float]:
-    """SVG drawing of a parse tree: append the marks of a phrase to `marks`.
+    """SVG drawing of a parse tree: draw a phrase by adding SVG elements to `marks`.
 
-    Returns the x of the middle of the phrase, and the x where the next phrase begins."""
+    Returns two x coordinates: the middle of the phrase, and the beginning of the next phrase."""
     state = "lives" if phrase.lives else "dead"
     if not phrase.children:
         width = LETTER * max(len(phrase.words[0]), 1)
@@ -67,7 +67,7 @@ def _edge(x: float, y: float, to: float, below: float) -> str:
 
 
 def _leaf(phrase: Phrase, x: float, width: float, floor: float, scale: float) -> str:
-    """SVG drawing of a parse tree: the marks of a word, coloured by the weight of the word."""
+    """SVG drawing of a parse tree: the SVG elements of a word, coloured by the weight of the word."""
     word, state = escape(clean(phrase.words[0])), "lives" if phrase.lives else "dead"
     back = ""
     if phrase.weight:
