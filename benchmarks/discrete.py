@@ -19,7 +19,7 @@ from structsparse.base.errors import UserError  # noqa: E402
 from structsparse.corpora.known.tagging import known, planted  # noqa: E402
 from structsparse.losses.structured import CRF  # noqa: E402
 from structsparse.penalties import L1, Copied, Discrete  # noqa: E402
-from structsparse.penalties.discrete import learn, settle  # noqa: E402
+from structsparse.penalties.discrete import learn  # noqa: E402
 from structsparse.solvers.quasi_newton import ProximalQuasiNewton  # noqa: E402
 from structsparse.tasks.tagging.data import prepare  # noqa: E402
 from structsparse.tasks.tagging.model import Tagger  # noqa: E402
@@ -103,7 +103,7 @@ def side_by_side(data, weights, levels, items):
     base, ours = Side(data, weights), Side(data, weights)
     base.attach({key: L1(1.0 / items) for key in base.parameters})
     penalties = {key: Discrete(levels=levels, values="kmeans", learn=True) for key in ours.parameters}
-    settle(penalties, ours.parameters)
+    Discrete.at_start(penalties, ours.parameters)
     admm = Admm(growth=1.02)
     copies = {
         key: Copied(penalties[key], p, admm.pull(p, items), 1.0 / items, admm.rate, admm.growth)
