@@ -1,19 +1,19 @@
-"""Structured predictors under group-sparsity penalties: train models, remove their dead parts, use the small models.
+"""Structured predictors under group-sparsity penalties: train models, remove their zero weights, use the small models.
 
     import structsparse as ss
 
-    result = ss.train(["task=ner", "reg=group_lasso"])     # .metrics .folder .model
-    model = ss.load("runs/.../model")                      # .predict .nbest .marginals .evaluate
+    result = ss.train(["task=ner", "reg=group_lasso"])     # has .metrics, .folder and .model
+    model = ss.load("runs/.../model")                      # has .predict, .nbest, .marginals and .evaluate
 
     penalties = ss.attach("group_lasso", net, groups="module_rows", parameters="*linear1.weight", strength=1e-3)
     trainer = lightning.Trainer(callbacks=[ss.ProximalStep(penalties)])
-    handle = ss.proximal(optimizer, net, penalties)        # without Lightning: once, before the loop
-    slim, report = ss.remove_dead(net)
+    handle = ss.proximal(optimizer, net, penalties)        # without Lightning: once, before the training loop
+    slim, report = ss.remove_dead(net)                     # a smaller net
 
     fit = ss.fit_linear(X, y, ss.penalties.L1(0.1))
 
-`ss.penalties`, `ss.groups`, `ss.prox`, `ss.structures`, `ss.losses` and `ss.solvers` are the packages to extend
-in research. Every name is imported on first use. Mistakes that the caller can correct raise `ss.UserError`.
+`ss.penalties`, `ss.groups`, `ss.prox`, `ss.structures`, `ss.losses` and `ss.solvers` are the packages to extend in
+research. Every name is imported on first use. Mistakes that the caller can correct raise `ss.UserError`.
 """
 
 from typing import TYPE_CHECKING

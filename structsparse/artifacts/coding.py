@@ -21,7 +21,7 @@ _EXPANSION = 1000  # maximum number of decoded bytes per encoded byte of a word 
 
 
 def bits_of(largest: int) -> int:
-    """Artifact coding: the number of bits of the integers from 0 to `largest`."""
+    """Artifact coding: the number of bits that are needed for the integers from 0 to `largest`."""
     return int(largest).bit_length()
 
 
@@ -33,8 +33,8 @@ def encode_symbols(
 ) -> np.ndarray:
     """Artifact coding: encode integers below 2^width (symbols) as bytes (uint8) by adaptive arithmetic coding.
 
-    `contexts` has an integer for each symbol, which selects the probability model. Where `chained` is true, the model
-    also depends on the previous symbol."""
+    For each symbol, `contexts` has an integer that selects the probability model. For symbols where `chained` is true,
+    the previous symbol selects the model, too."""
     contexts, chained, counts = _coder_state(len(symbols), width, contexts, chained)
     buffer = np.zeros((2 * width + 1) * len(symbols) + 8, np.uint8)  # largest possible size of the encoded bytes
     symbols = symbols if symbols.dtype == np.uint8 else symbols.astype(np.int32)
@@ -52,8 +52,8 @@ def decode_symbols(
 ) -> np.ndarray:
     """Artifact coding: decode `count` integers that `encode_symbols` has encoded.
 
-    The result is uint8 for integers of at most 8 bits, else int32. `name` is the name of the tensor, for error
-    messages."""
+    The result is a uint8 array if `width`, the number of bits of an integer, is at most 8, else an int32 array. `name`
+    is the name of the tensor, for error messages."""
     symbols = np.empty(count, np.uint8 if width <= 8 else np.int32)
     contexts, chained, counts = _coder_state(count, width, contexts, chained)
     if coder.decode(encoded, contexts, chained, width, counts, symbols) < len(encoded):
@@ -62,13 +62,13 @@ def decode_symbols(
 
 
 def encode_with_width(symbols: np.ndarray, contexts: np.ndarray | None = None) -> np.ndarray:
-    """Artifact coding: encode integers as bytes; the first byte is the number of bits of an integer."""
+    """Artifact coding: encode integers as bytes; the first byte is the number of bits of each integer."""
     width = bits_of(symbols.max(initial=0))
     return np.concatenate([np.array([width], np.uint8), encode_symbols(symbols, width, contexts)])
 
 
 def decode_with_width(tensors: dict, name: str, count: int, contexts: np.ndarray | None = None) -> np.ndarray:
-    """Artifact coding: decode `count` integers that `encode_with_width` has encoded: int64 [count]."""
+    """Artifact coding: decode `count` integers that `encode_with_width` has encoded (int64 array)."""
     encoded = take_bytes(tensors, name)
     if not len(encoded) or encoded[0] > WIDEST:
         raise UserError(f"tensor {name} does not begin with the number of bits of a symbol, at most {WIDEST}")
@@ -78,10 +78,9 @@ def decode_with_width(tensors: dict, name: str, count: int, contexts: np.ndarray
 def _coder_state(
     count: int, width: int, contexts: np.ndarray | None, chained: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Artifact coding: the context arrays and the initial bit counts (zeros) for the arithmetic coder.
+    """Artifact coding: the arrays `contexts`, `chained` and `counts` with which the arithmetic coder starts.
 
-    Returns the context of each symbol, whether the context includes the previous symbol, and the counts of 0 and 1
-    bits."""
+    `contexts` and `chained` have an entry for each symbol. `counts` has zeros, for counting the bits 0 and 1."""
     contexts = np.broadcast_to(np.int32(0), count) if contexts is None else contexts.astype(np.int32)
     chained = np.broadcast_to(np.False_, count) if chained is None else chained
     predecessors = (1 << width) if chained.any() else 0

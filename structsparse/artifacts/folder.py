@@ -62,7 +62,7 @@ def read_tensors(weights: bytes, sha256: str) -> dict[str, np.ndarray]:
         )
     try:
         return safetensors.numpy.load(weights)
-    except (safetensors.SafetensorError, KeyError) as error:  # KeyError means a number type that numpy lacks
+    except (safetensors.SafetensorError, KeyError) as error:  # KeyError means a dtype that numpy lacks
         raise UserError(f"no readable safetensors file ({error})") from None
 
 
@@ -78,7 +78,7 @@ def errors_in(path: Path) -> Iterator[None]:
 
 
 def take(tensors: dict, name: str, dtypes: Collection[str], shape: tuple[int, ...]) -> np.ndarray:
-    """Artifact folder: remove a tensor from the dictionary of tensors and return it; checks type and shape."""
+    """Artifact folder: remove a tensor from the dictionary of tensors and return it; checks dtype and shape."""
     if name not in tensors:
         raise UserError(f"tensor {name} is missing")
     array = tensors.pop(name)
@@ -202,9 +202,10 @@ def _swap(new: Path, folder: Path, old: Path) -> None:
 
 @dataclass(frozen=True)
 class TensorParts:
-    """Artifact folder: name prefixes of the tensors that belong to features (`index`) or to labels.
+    """Artifact folder: name prefixes that tell a size report which tensors belong to features (`index`) or to labels.
 
-    A size report uses the prefixes. Tensors of feature keys and of positions in encoded tables need no prefix."""
+    The keys of features and the positions in encoded tables are recognised without a prefix. All other tensors count
+    as values."""
 
     index: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()

@@ -41,8 +41,9 @@ def _possible(count: object, bits: object) -> bool:
 def keep_living_(
     state: dict[str, np.ndarray], tables: Collection[str], index: FeatureIndex
 ) -> tuple[dict[str, list[int]], np.ndarray]:
-    """Artifact keys: restrict weight tables to features with a nonzero weight, sorted by key, and encode these keys.
+    """Artifact keys: remove features without nonzero weights, and encode the keys of the remaining features.
 
+    The weight tables named `tables` are replaced in `state`: they have a row for each remaining feature, sorted by key.
     Returns {template name: [number of features, bits of a key]}, and the encoded keys as bytes."""
     masks = [(state[name] != 0).any(axis=1) for name in tables]
     alive = np.logical_or.reduce(masks) if masks else np.zeros(len(index), bool)
@@ -55,7 +56,7 @@ def keep_living_(
 
 
 def encode_keys(index: FeatureIndex) -> np.ndarray:
-    """Artifact keys: encode the hash keys of all templates as bytes, first low bits, then compressed high bits."""
+    """Artifact keys: encode the hash keys of all templates as bytes: the low bits, then the compressed high bits."""
     sizes = [(int(count), int(bits)) for count, bits in zip(np.diff(index.offsets), index.lengths, strict=True)]
     if len(index.keys) == 0:
         return np.zeros(0, np.uint8)
@@ -81,8 +82,8 @@ def decode_keys(
 ) -> Index:
     """Artifact keys: decode the feature index from the tensor `name`, which holds encoded hash keys.
 
-    `templates` maps the name of each template to [number of features, bits of a key]. `parse` turns such a name into
-    templates."""
+    `templates` maps the name of each template to [number of features, bits of a key]. `parse` returns the template
+    objects for a template name."""
     sizes, encoded = list(templates.values()), take_bytes(tensors, name)
     low_bytes, lengths = _sizes(sizes)
     if len(encoded) < low_bytes:
@@ -109,9 +110,9 @@ def decode_keys(
 
 
 def _sizes(sizes: Iterable[Sequence[int]]) -> tuple[int, list[int]]:
-    """Artifact keys: the byte count of the low bits of all keys, and the bit count of the high bits of each template.
+    """Artifact keys: the number of bytes for all low bits, and for each template the number of its high bits.
 
-    `sizes` has (number of keys, bits of a key) of each template. Bits are counted before compression."""
+    For each template, `sizes` has (number of keys, bits of a key). High bits are counted before compression."""
     total, lengths = 0, []
     for count, bits in sizes:
         low_bits = _low_bits(count, bits)

@@ -29,7 +29,7 @@ class ArtifactOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Self:
-        """Size options of an artifact, such as quantization, from the configuration group `artifact`, after a check."""
+        """Make the options for quantization and key size from the configuration group `artifact`, and check them."""
         result = cls(**options)
         if result.bits is not None and (type(result.bits) is not int or not FEWEST <= result.bits <= MOST):
             raise UserError(f"artifact.bits={result.bits}: expected {FEWEST} to {MOST}, null for none")
@@ -40,18 +40,19 @@ class ArtifactOptions:
 
     @property
     def guard(self) -> int | None:
-        """Size option of an artifact beside quantization: the number of extra bits in a feature key.
+        """Size option of an artifact, independent of quantization: the number of extra bits in a feature key.
 
-        With these extra bits, an unknown feature is mistaken for a known feature once in 2^guard. None keeps the full
-        keys."""
+        With these extra bits, one in 2^guard unknown features is mistaken for a known feature. With None, keys are not
+        shortened."""
         return None if self.mistaken is None else math.ceil(-math.log2(self.mistaken))
 
 
 @torch.no_grad()
 def quantize_all_(parameters: Iterable[Tensor], bits: int, loss: Callable[[], float]) -> None:
-    """Quantization of all parameters in place, one after the other, each with the range that gives the smallest loss.
+    """Quantization of all parameters in place, one after the other; large weights are clipped.
 
-    A smaller range clips large weights but has a finer step."""
+    For each parameter, all clipping limits in REACHES are tried, and the limit with the smallest `loss()` is used. A
+    smaller limit clips more weights but makes the step finer."""
     for weights in parameters:
         original, least, best = weights.clone(), math.inf, 1.0
         for reach in REACHES:
@@ -65,8 +66,8 @@ def quantize_all_(parameters: Iterable[Tensor], bits: int, loss: Callable[[], fl
 def quantize_(weights: Tensor, bits: int, reach: float = 1.0) -> Tensor:
     """Quantization of weights in place: round to the nearest of 2^bits - 1 multiples of a step; returns the weights.
 
-    Weights beyond about `reach` times the largest absolute weight are clipped. Zeros and infinities stay as they are.
-    Float32 represents all multiples exactly."""
+    Weights beyond about `reach` times the largest absolute weight are clipped. Zeros, infinities and NaN stay as they
+    are. Float32 represents all multiples exactly."""
     finite, most = torch.isfinite(weights), 2 ** (bits - 1) - 1
     largest = float(torch.where(finite, weights, 0.0).abs().max()) if weights.numel() else 0.0
     if largest == 0.0:

@@ -21,14 +21,14 @@ from structsparse.base.errors import UserError
 
 _HEADER = 66  # bytes of the header of a tensor in a safetensors file, besides the name of the tensor
 _WIDEST_CODE = 10  # maximum number of bits of an integer code that replaces a value
-_SAMPLE = 1 << 14  # number of values in the sample that shows whether there are too many distinct values
+_SAMPLE = 1 << 14  # number of values in which distinct values are counted, as a sample of all values
 _WIDEST_CHAIN = 9  # maximum number of bits of a label that is coded with the previous label as context
 
 
 def encode_table(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
-    """Artifact tables: encode a weight table (float32 [rows, labels] or [rows]) as tensors, in the smallest way.
+    """Artifact tables: encode a weight table as tensors, by the encoding with the fewest bytes.
 
-    The encodings are:
+    `table` is a float32 array of shape [rows, labels] or [rows]. The encodings are:
 
     * the plain array
     * the nonzero entries, row by row
@@ -47,9 +47,9 @@ def encode_table(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def decode_table(tensors: dict, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Artifact tables: decode a weight table of this shape that `encode_table` has encoded: float32.
+    """Artifact tables: decode the weight table that `encode_table` has encoded (float32 array of shape `shape`).
 
-    The tensors of the table are removed from the dictionary."""
+    The tensors of the table are removed from the dictionary `tensors`."""
     if name in tensors or not any(stored.startswith(f"{name}.") for stored in tensors):
         return take(tensors, name, ["float32"], shape)
     rows, labels = shape[0], math.prod(shape[1:])
@@ -71,7 +71,7 @@ def _file_bytes(tensors: dict[str, np.ndarray]) -> int:
 def _distinct(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Artifact tables: the distinct rows of a weight table, the most frequent first.
 
-    Also returns, for each row, the index of its distinct row."""
+    The second result is, for each row of the table, the index of its distinct row."""
     plain = np.ascontiguousarray(flat + np.float32(0))  # turns -0 into 0
     as_items = plain.view(np.dtype((np.void, plain.dtype.itemsize * plain.shape[1]))).ravel()
     _, first, numbers, counts = np.unique(as_items, return_index=True, return_inverse=True, return_counts=True)
@@ -94,7 +94,7 @@ def _encode_rows(name: str, table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _decode_rows(tensors: dict, name: str, rows: int, labels: int) -> np.ndarray:
-    """Artifact tables: decode the weight table that `_encode_rows` has encoded: float32 [rows, labels]."""
+    """Artifact tables: decode the weight table that `_encode_rows` has encoded (float32, shape [rows, labels])."""
     counts = _symbols(tensors, f"{name}.counts", bits_of(labels), rows)
     if (counts > labels).any():
         raise UserError(f"{name}.counts holds {counts.max()}, expected 0 to {labels}")
@@ -113,7 +113,7 @@ def _decode_rows(tensors: dict, name: str, rows: int, labels: int) -> np.ndarray
 
 
 def _symbols(tensors: dict, name: str, width: int, count: int, *contexts: np.ndarray) -> np.ndarray:
-    """Artifact tables: decode the integers of one tensor of a weight table: int64 [count]."""
+    """Artifact tables: decode the integers of one tensor of a weight table (int64 array of shape [count])."""
     return decode_symbols(take_bytes(tensors, name), name, width, count, *contexts).astype(np.int64)
 
 
@@ -135,7 +135,7 @@ def _label_contexts(counts: np.ndarray, labels: int) -> tuple[np.ndarray, np.nda
 def _value_contexts(counts: np.ndarray) -> np.ndarray:
     """Artifact tables: the coding context of the value of each nonzero entry of a weight table.
 
-    The context is the number of nonzero entries in the row minus one, at most 3."""
+    The context is the number of other nonzero entries in the same row; larger numbers than 3 count as 3."""
     return np.minimum(np.repeat(counts, counts), 4) - 1
 
 
@@ -143,9 +143,9 @@ def _value_contexts(counts: np.ndarray) -> np.ndarray:
 
 
 def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[str, np.ndarray]:
-    """Artifact tables: encode the nonzero values (float32 [entries]) of a weight table as tensors, in the smallest way.
+    """Artifact tables: encode the nonzero values of a weight table as tensors, by the encoding with the fewest bytes.
 
-    The encodings are multiples of a step, codes of the distinct values, or the plain values."""
+    The possible encodings are multiples of a step, codes of the distinct values, and the plain values."""
     plain = {f"{name}.values": values}
     if _too_many(values):
         return plain
@@ -164,14 +164,12 @@ def _encode_values(name: str, values: np.ndarray, contexts: np.ndarray) -> dict[
 
 
 def _too_many(values: np.ndarray) -> bool:
-    """Artifact tables: whether a sample of values of a weight table has more distinct values than there are codes.
-
-    A sample is used because sorting all values takes longer."""
+    """Artifact tables: whether a sample of the values has too many distinct values to replace them by codes."""
     return len(np.unique(values[:_SAMPLE])) > 1 << _WIDEST_CODE
 
 
 def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray:
-    """Artifact tables: decode the values that `_encode_values` has encoded: float32 [entries]."""
+    """Artifact tables: decode the values that `_encode_values` has encoded (float32 array of shape [entries])."""
     entries = len(contexts)
     if f"{name}.codes" not in tensors:
         return take(tensors, f"{name}.values", ["float32"], (entries,))
@@ -190,11 +188,11 @@ def _decode_values(tensors: dict, name: str, contexts: np.ndarray) -> np.ndarray
 
 
 def step_of(values: np.ndarray) -> np.float32 | None:
-    """Artifact tables: the largest step such that each value is an exact, small multiple of the step; else None."""
+    """Artifact tables: the largest step of which all values are exact, small multiples; None if there is none."""
     if not len(values) or not np.isfinite(values).all() or not values.any():
         return None
     sizes = np.abs(values[values != 0]).astype(np.float64)
-    unit = np.spacing(np.float32(sizes.min()))  # all values are multiples of float32's spacing at the smallest value
+    unit = np.spacing(np.float32(sizes.min()))  # float32's spacing at the smallest value divides all values
     if sizes.max() / unit >= 2**53:
         return None
     step = np.gcd.reduce((sizes / np.float64(unit)).astype(np.int64)) * np.float64(unit)

@@ -14,10 +14,10 @@ def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def padded_batches(sizes: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield batches of arrays of similar size, as index ranges (begin, end) of `sizes`.
+    """Yield batches of arrays of similar size, as pairs (begin, end): the batch has the arrays `begin` to `end` - 1.
 
-    `sizes` has the size of each array, the largest first. The padded sizes of a batch sum to at most `limit`, unless
-    the batch is a single array."""
+    `sizes` has the size of each array, the largest first. The sizes of a batch, padded to the largest of them, sum to
+    at most `limit`, unless the batch is a single array."""
     begin = 0
     while begin < len(sizes):
         end = min(begin + max(1, limit // max(1, int(sizes[begin]))), len(sizes))

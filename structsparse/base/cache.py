@@ -39,7 +39,7 @@ class Damaged(Exception):
 
 
 def cache_folder() -> Path:
-    """The cache folder for results and downloads: $STRUCTSPARSE_CACHE, or else a folder in the user's cache."""
+    """The cache folder for results and downloads: $STRUCTSPARSE_CACHE, or else `structsparse` in the user's cache."""
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("structsparse")).expanduser()
 
 

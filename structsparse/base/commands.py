@@ -49,7 +49,7 @@ class Subcommand:
 
 @dataclass(frozen=True)
 class ModelCommands:
-    """Declarations of all commands of one task, and the nouns for the models of the task in messages."""
+    """Declarations of all commands of one task, and the nouns by which messages name its models."""
 
     singular: str  # "a tagger"
     plural: str  # "taggers"

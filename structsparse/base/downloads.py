@@ -45,7 +45,7 @@ class KnownFile:
     """Downloadable file of a known corpus: its name and its checksum."""
 
     name: str
-    sha256: str  # checksum of the decompressed text in UTF-8 (Latin-1 is converted first)
+    sha256: str  # checksum of the decompressed file in UTF-8; a file in Latin-1 is converted first
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class KnownArchive:
     folder: str  # name of the corpus folder in STRUCTSPARSE_DATA and in the cache
     urls: tuple[str, ...]
     sha256: str  # checksum of the downloaded archive, still compressed
-    parts: Mapping[str, str]  # subfolders of the corpus folder: {name: path in the archive}
+    parts: Mapping[str, str]  # for each subfolder of the corpus folder: {its name: its path in the archive}
     example: str  # path of a file below the corpus folder, for error messages
 
     def locate(self) -> Path:

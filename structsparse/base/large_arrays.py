@@ -34,7 +34,8 @@ def zeros_on_large_pages(*shape: int) -> Tensor:
 def empty_array(count: int, dtype: type, folder: Path, share: float = SHARE) -> np.ndarray:
     """Make an uninitialized array; a large array is mapped to a file in `folder`.
 
-    An array is large if it exceeds the share `share` of the machine's memory. The file is deleted with the array."""
+    An array is large if it needs more than `share` times the memory of the machine. The file is deleted with the
+    array."""
     size = count * np.dtype(dtype).itemsize
     if size <= share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         return np.empty(count, dtype)

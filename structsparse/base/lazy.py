@@ -14,8 +14,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Lazy imports: make the functions `__getattr__` and `__dir__` of a package, which import on first use.
 
-    `homes` maps modules of the package to the public names that they define. `modules` are modules that are public
-    themselves."""
+    `homes` maps each module of the package to the public names that it defines. `modules` has the names of the modules
+    that are themselves public names of the package."""
     home = {name: module for module, names in homes.items() for name in names}
 
     def get(name: str) -> object:

@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser("structsparse", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
     result.add_argument("--version", action="version", version=f"structsparse {VERSION}")
     adder = result.add_subparsers(metavar="COMMAND", required=True)
-    adder.add_parser("train", help=train.PURPOSE, add_help=False)  # for the help text; `train.main` parses arguments
+    adder.add_parser("train", help=train.PURPOSE, add_help=False)  # only for the help; `train.main` parses arguments
     models.add_subcommands(adder)
     return result
 

@@ -71,7 +71,7 @@ def _owners(parts: Parts) -> dict[str, dict[str, Argument]]:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping[str, ModelCommands]) -> None:
-    """Add the arguments that tasks declare for their models to the parser of a subcommand.
+    """Add to the parser of a subcommand for models the arguments that the tasks declare.
 
     Arguments that not all tasks declare are listed in a section such as "for taggers and parsers only"."""
     groups = {(*parts,): parser}
@@ -84,5 +84,5 @@ def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping
 
 
 def _plurals(names: Iterable[str], tasks: Mapping[str, ModelCommands]) -> str:
-    """The plural nouns for the models of some tasks in a message, such as "taggers and parsers"."""
+    """The plural nouns by which a message names the models of some tasks, such as "taggers and parsers"."""
     return " and ".join(tasks[name].plural for name in names)

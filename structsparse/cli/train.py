@@ -1,4 +1,4 @@
-"""The subcommand `structsparse train` and the function `structsparse.train`: train models from options, by Hydra.
+"""The subcommand `structsparse train` and the function `structsparse.train`: train a model, configured by Hydra.
 
 Heavy modules are imported after the arguments have been checked."""
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = str(configuration_folder())
 
     def job(cfg: DictConfig) -> None:
-        """Subcommand train: one training run, which Hydra calls with the composed configuration."""
+        """Subcommand train: run one training; Hydra calls this function with the composed configuration."""
         sys.argv = command  # Lightning starts other processes of a distributed run with this command line
         _run(cfg)
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(cfg: DictConfig) -> None:
-    """Subcommand train: one training run; a mistake of the user ends in a one-line message and exit status 2."""
+    """Subcommand train: run one training; a mistake of the user ends in a one-line message and exit status 2."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
     from rich.console import Console
@@ -133,7 +133,7 @@ def train(
 
 
 def _composed(options: list[str], folder: str | Path | None, config_dir: str | Path | None) -> tuple:
-    """Function `train`: compose the configuration from the options, and write both to the run folder.
+    """Function `train`: compose the configuration from the options; writes configuration and options to the run folder.
 
     Returns the configuration, the choice in each config group, and the path of the run folder."""
     from hydra import compose, initialize_config_dir
@@ -182,7 +182,7 @@ def _failed(reason: str) -> int:
 
 
 def silence_lightning() -> None:
-    """During `structsparse train`, silence messages of Lightning that do not apply to our runs."""
+    """Silence the messages of Lightning that do not apply to runs of `structsparse train`."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*")

@@ -73,7 +73,7 @@ def _options(file: Path, conf: Path) -> str:
 
 
 def _bases(file: Path) -> Iterator[Path]:
-    """Train help: the base files (with names in _...) that a yaml file includes from the same folder."""
+    """Train help: the base files (named _...) that a yaml file includes from its folder."""
     names = re.findall(rf"(?<![\w/@])({BASE}\w+)", file.read_text(encoding="utf-8"))
     for name in dict.fromkeys(names):
         if (base := file.with_name(f"{name}.yaml")).exists():

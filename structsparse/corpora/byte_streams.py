@@ -91,7 +91,7 @@ def gunzipped(name: str, data: Iterable[bytes]) -> Iterator[bytes]:
         while chunk:
             yield decompressor.decompress(chunk)
             chunk = decompressor.unused_data
-            if chunk:  # gzip files may have several members
+            if chunk:  # a gzip file may consist of several compressed parts (members)
                 decompressor = zlib.decompressobj(wbits=31)
             else:
                 chunk = next(data, b"")

@@ -41,7 +41,7 @@ class Column:
         return [self.values[code] for code in self.codes[start:stop].tolist()]
 
     def take(self, tokens: np.ndarray) -> "Column":
-        """The column at the given token positions; the codes stay the same."""
+        """The column reduced to the tokens with the indices `tokens`; the codes stay the same."""
         return Column(self.values, self.codes[tokens])
 
     def without_unused(self) -> "Column":
@@ -95,7 +95,7 @@ class Sentences:
         return replace(self, columns=columns, offsets=offsets)
 
     def _tokens_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The chosen sentences in the columns: the indices of their tokens, and the new sentence offsets."""
+        """The token indices of the chosen sentences in the columns, and the sentence offsets after the selection."""
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
@@ -122,7 +122,7 @@ def read_columns(
 
     A line that has a tab is split at tabs, any other line at runs of spaces. Empty lines and -DOCSTART- lines end a
     sentence. `comments` says whether lines that begin with "#" are comments: "always", "never" or "auto". With "auto",
-    such a line is a comment unless it has as many columns as the first token and uses tabs as the first token does."""
+    such a line is a token if its number of columns and its separator are those of the first token, else a comment."""
     name = name_of(source)
     data = read_bytes(Path(source), EXPECTED) if isinstance(source, str | os.PathLike) else source.read()
     text, notes = _decoded(data)
@@ -137,7 +137,7 @@ def write_columns(
 ) -> None:
     """Write sentences as a column file in UTF-8: the columns `names`, or all columns.
 
-    Columns are separated by tabs if `tabs` is true or if a value has a space, otherwise by spaces."""
+    Columns are separated by tabs if `tabs` is true or if a value contains a space, otherwise by spaces."""
     lines, _ = token_lines([sentences.columns[name] for name in (sentences.columns if names is None else names)], tabs)
     for start, stop in pairwise(sentences.offsets.tolist()):
         stream.write("\n".join([*lines[start:stop], "", ""]).encode())
@@ -146,7 +146,7 @@ def write_columns(
 def token_lines(columns: Sequence[Column], tabs: bool = False) -> tuple[list[str], str]:
     """Format each token as a line of a column file; returns the lines and the separator of columns.
 
-    The separator is a tab if `tabs` is true or if a value has a space, otherwise a space."""
+    The separator is a tab if `tabs` is true or if a value contains a space, otherwise a space."""
     spaced = any(" " in value for column in columns for value in column.values)
     separator = "\t" if tabs or spaced else " "
     return list(map(separator.join, zip(*(column.strings() for column in columns), strict=True))), separator
@@ -267,7 +267,7 @@ class LineReader:
     def _checked(self, fields: list[str], number: int) -> list[str]:
         """Check the column values of a token in the column file, and return them.
 
-        An error is raised if the first token has another number of columns, or if a named column is empty."""
+        An error is raised if a named column is empty, or if the first token has a different number of columns."""
         if len(fields) != self.width:
             as_before = f"{self.width} as on line {self.first} ({_listed(self.names[: self.width])})"
             raise self._wrong_width(fields, number, self._expected() if len(self.widths) == 1 else as_before)
@@ -288,7 +288,7 @@ class LineReader:
 
 
 def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int]:
-    """The possible numbers of columns in the column file, ascending; invalid column names are refused."""
+    """The possible column counts of the column file, ascending; invalid column names are refused."""
     used = [name for name in names if name is not None]
     if not used or len(set(used)) != len(used):
         raise UserError(f"column names ({_listed(names)}) must be distinct, and at least one must not be ignored")

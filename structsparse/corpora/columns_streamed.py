@@ -51,7 +51,7 @@ class ColumnStream:
                 raise failure
 
     def _lines(self) -> Iterator[tuple[list[str], bool]]:
-        """Yield the lines of the column stream that have arrived, in pairs (lines, whether the stream has ended)."""
+        """Yield the lines of the column stream as they arrive: pairs (list of lines, whether the stream has ended)."""
         number = 1
         for data, last in whole_lines(chunks(self.source, EXPECTED)):
             text = self._decoded(data, number)

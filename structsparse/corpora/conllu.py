@@ -5,8 +5,8 @@ Words are numbered from 1 on. CoNLL-U has two other kinds of numbered lines:
 - A multiword token, such as 3-4, is the common spelling of the words 3 and 4.
 - An empty node, such as 5.1, is an omitted word. Only the column `deps` refers to it.
 
-Both are kept for writing, like comments, but are not tokens here. In CoNLL-X, the last two columns have the head and
-the relation of each word in a second tree, which is projective."""
+Lines of these kinds and comments are kept for writing, but are not tokens. In CoNLL-X, the last two columns have the
+head and the relation of each word in a second tree, which is projective."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def cycle_of(heads: list[int]) -> list[int]:
     """Find a cycle in the heads of a CoNLL-U sentence, as a list of word numbers; empty if the heads form trees.
 
     In the list, the head of each word is the next word, and the head of the last word is the first."""
-    visited_from = [0] * (len(heads) + 1)  # for each word: the start of the first walk that reached the word
+    visited_from = [0] * (len(heads) + 1)  # for each word: the start of the first walk along heads that reached it
     visited_from[0] = -1
     for start in range(1, len(heads) + 1):
         word = start
@@ -289,8 +289,8 @@ def write_treebank(
     """Write a treebank as CoNLL-U: the sentences as they were read, or with predicted `heads`.
 
     With predicted heads, the relations are `labels`, or _ if `labels` is None. `remarks` has a string NAME=VALUE for
-    each token, which is added to the column `misc`. The column `deps` becomes _, because it refers to the old tree. In
-    CoNLL-X, both columns of the projective tree become _. Each line that was read becomes one line."""
+    each token, which is added to the column `misc`. Columns that refer to the old tree become _: `deps`, and in CoNLL-X
+    the old value of `misc`."""
     if heads is None:
         stream.write("".join(f"{block}\n\n" for block in treebank.blocks).encode())
         return

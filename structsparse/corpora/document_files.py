@@ -44,7 +44,7 @@ class RawDocuments:
         return cls(*(list(chain(*column)) for column in zip(*columns, strict=True)))
 
     def only(self, labels: Sequence[str]) -> RawDocuments:
-        """Select the raw documents from files that have one of the given labels."""
+        """Select the raw documents whose label is one of `labels`."""
         chosen = [k for k, label in enumerate(self.labels) if label in labels]
         return RawDocuments(*([column[k] for k in chosen] for column in (self.names, self.texts, self.labels)))
 
@@ -67,9 +67,9 @@ def documents(
 ) -> DocumentSplits:
     """Read labelled documents from the user's files, as train, dev and test (data=documents).
 
-    `text` and `label` name the columns of a table. A missing dev or test part is drawn from train: `held_out` is the
-    share, `split` the random seed. `parses` maps train, dev or test to a file of parse trees. `unlabelled` is a file or
-    folder of texts without labels."""
+    `text` and `label` name the columns of a table. A missing dev or test part is drawn from train: `held_out` is its
+    share of train, `split` the random seed. `parses` maps train, dev or test to a file of parse trees. `unlabelled` is
+    a file or folder of texts without labels."""
     reading = DocumentReading(tokens, lower, language)
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     raw = {part: read(find_path(path), text, label) for part, path in paths.items()}
@@ -212,10 +212,10 @@ def assembled(
     reading: DocumentReading,
     parses: Mapping[str, str] | None = None,
 ) -> dict[str, Documents]:
-    """Make train, dev and test from the raw documents of files, tokenized together.
+    """Make train, dev and test from the raw documents of files; the three parts are tokenized together.
 
     Documents with a label outside of `classes` are left out; by default, the classes are all labels of train. With
-    `numbers`, labels are numbers. `parses` maps train, dev or test to a file of parse trees."""
+    `numbers`, labels are numbers, not classes. `parses` maps train, dev or test to a file of parse trees."""
     for part in set(parses or {}) - set(raw):
         raise UserError(f"data.parses has {part}, which is drawn from train; expected only {', '.join(raw)}")
     if numbers and classes is not None:

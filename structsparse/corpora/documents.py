@@ -28,7 +28,7 @@ class DocumentReading:
     The option `tokens` says what a token is:
 
     - words: a run of letters, digits and underscores
-    - letters: such a run, but only from its first letter a to z on
+    - letters: such a run without the characters before its first letter a to z or A to Z
     - spaces: a run of characters other than white space
 
     The option `lower` converts tokens to small letters."""
@@ -51,7 +51,7 @@ class Constituents:
     end: np.ndarray  # int32, shape [constituents]: index after the last token within the document
     value: np.ndarray  # int16, shape [constituents]: sentiment from 0 to 4, -1 if unknown
     kind: np.ndarray | None = None  # int16, shape [constituents]: index in `kinds`
-    kinds: tuple[str, ...] = ()  # phrase labels (NP, VP, ...); in dependency trees, relations of head words
+    kinds: tuple[str, ...] = ()  # phrase labels (NP, VP, ...); in dependency trees, the relation of the head word
 
     def __len__(self) -> int:
         return len(self.document)

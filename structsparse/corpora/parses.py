@@ -248,7 +248,7 @@ def dependencies(path: Path, text: str | None = None) -> Iterator[Tree]:
 
 def _leaves(block: str) -> tuple[list[str], list[int]]:
     """The leaves of a parse tree in CoNLL-U, and the index of the leaf that contains each word."""
-    leaves, leaf_of, multiword_end = [], [], 0  # multiword_end: number of the last word in a multiword token
+    leaves, leaf_of, multiword_end = [], [], 0  # multiword_end: word number at which the last multiword token ends
     for line in block.split("\n"):
         if line.startswith("#"):
             continue

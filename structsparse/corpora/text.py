@@ -131,7 +131,8 @@ class ProvisionalText:
         words = [*self.words] if UNKNOWN in self.words else [*self.words, UNKNOWN]
         counts = np.bincount(self.codes, minlength=len(words) + 1)[1:]
         first = np.full(len(words) + 1, len(self.codes))
-        first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]  # first position of each code, assigned last
+        # the first position of each code; of repeated assignments in reverse order, the last one stays
+        first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]
         rare, unknown = counts < min_count, words.index(UNKNOWN)
         rare[unknown] = False
         counts[unknown] += counts[rare].sum()

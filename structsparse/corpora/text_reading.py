@@ -1,7 +1,7 @@
 """Text reading for language models: plain text files become lines, then sentences, then tokens.
 
-Lines, sentences and paragraphs are read in pieces, because a line may be larger than memory. In a text, `<s>` and
-`</s>` mark the beginning and the end of a sentence. `<unk>` is a word."""
+Lines, sentences and paragraphs are read in pieces, because a line may be larger than memory. If a file has the tokens
+`<s>` and `</s>`, they separate sentences. The token `<unk>` is read as a word."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ class TextReading:
         return text.split() if self.tokens == "spaces" else _TOKEN.findall(text)
 
     def opening(self, tokens: Sequence[str]) -> int:
-        """Text reading: the number of tokens up to the first word of a sentence, punctuation included.
+        """Text reading: the number of tokens of a sentence up to and including its first word.
 
-        The first word is capitalised anyway and is therefore not replaced as a proper noun."""
+        The first word is capitalised anyway and is therefore not replaced as a proper noun. Without `classes`, nothing
+        is replaced, and the result is 0."""
         if not self.classes:
             return 0
         words = (k for k, token in enumerate(tokens, 1) if token != START and any(map(str.isalnum, token)))

@@ -64,7 +64,7 @@ class Treebank(Sentences):
 
 
 def per_sentence(mask: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Count the tokens of each treebank sentence for which a mask is true."""
+    """Count, in each sentence of the treebank, the tokens for which a mask is true."""
     before = np.concatenate([[0], np.cumsum(mask)])
     return before[offsets[1:]] - before[offsets[:-1]]
 

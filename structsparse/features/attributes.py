@@ -57,7 +57,7 @@ def _affix(size: int, first: bool) -> Callable[[str], str]:
     For a shorter word, the function returns "=" and the whole word."""
 
     def affix(word: str) -> str:
-        """Token attribute: the prefix or suffix of a word; "=" and the whole word if the word is shorter."""
+        """Token attribute: the prefix or suffix of a word; for a shorter word, "=" and the whole word."""
         if len(word) < size:
             return "=" + word
         return word[:size] if first else word[-size:]
@@ -92,7 +92,7 @@ def attribute(sentences: Sentences, name: str) -> Column:
 
 
 def numbers(sentences: Sentences, names: Sequence[str]) -> np.ndarray:
-    """Numeric attributes of all tokens, for the option features.dense (float32 array [tokens, attributes])."""
+    """Numeric attributes of all tokens, for the option features.dense (float32, shape [tokens, attributes])."""
     result = np.empty((sentences.tokens, len(names)), np.float32)
     for k, name in enumerate(names):
         column = attribute(sentences, name)

@@ -69,8 +69,8 @@ def by_gain(candidates: Candidates, count: int, over_chance: bool, seed: int) ->
 def gains(candidates: Candidates, shuffled: np.ndarray | None = None) -> np.ndarray:
     """Filter scores: for each template, the mutual information of its feature and the label, in bits.
 
-    This information gain is equation 16 of Martins et al. (2011). The gain about `shuffled` labels is subtracted.
-    Otherwise a template whose features are all different has the largest gain, although it does not generalize."""
+    This information gain is equation 16 of Martins et al. (2011). If `shuffled` labels are given, the gain
+    about them is subtracted. Without this, a template whose features are all different has the largest gain."""
     gold, result = candidates.gold, []
     for codes in candidates.features():
         chance = 0.0 if shuffled is None else mutual_information(codes, shuffled)

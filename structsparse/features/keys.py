@@ -90,8 +90,8 @@ class FeatureIndex(ABC):
     ) -> Self:
         """Index by feature keys: collect all features that occur at least `min_count` times.
 
-        `keys_of(k)` returns the keys of template k at all tokens or arcs. Only the first `bits` bits of a key count:
-        features of a template with the same first bits are treated as one feature."""
+        `keys_of(k)` returns the keys of template k at all tokens or arcs. Only the `bits` highest bits of a key count:
+        features of a template with the same highest bits are treated as one feature."""
         if min_count < 1:
             raise UserError(f"features.min_count is {min_count}; it counts occurrences and must be at least 1")
         if not templates:
@@ -153,8 +153,8 @@ class FeatureIndex(ABC):
     def lookup(self) -> tuple[np.ndarray, ...]:
         """Index by feature keys: the arrays with which `kernels.look_up` finds the row of a key.
 
-        They include a table for each template: from the high bits of a key to the first position of keys with these
-        bits."""
+        Among them is a table for each template. It maps the high bits of a key to the position of the first key with
+        these bits."""
         blocks = [self.keys[begin:end] for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
         bits = np.array([max(1, len(block).bit_length()) for block in blocks], np.int64)
         directories = [kernels.directory(block, size) for block, size in zip(blocks, bits, strict=True)]
@@ -168,7 +168,9 @@ class FeatureIndex(ABC):
         return np.array([_mask(length) for length in lengths.tolist()], np.uint64)
 
     def keep(self, alive: np.ndarray) -> tuple[Self, np.ndarray]:
-        """Index by feature keys: keep only the living rows; returns the index and each old row's new row (-1: dead)."""
+        """Index by feature keys: keep only the rows where `alive` is true; returns the index and each row's new number.
+
+        Removed rows have the new number -1."""
         new_row = np.cumsum(alive, dtype=np.int32)
         new_row[alive] -= 1
         new_row[~alive] = -1
@@ -181,7 +183,7 @@ class FeatureIndex(ABC):
         return smaller, new_row
 
     def only(self, alive: np.ndarray) -> Self:
-        """Index by feature keys: keep only the living rows, without new row numbers."""
+        """Index by feature keys: keep only the rows for which `alive` is true; rows keep their numbers."""
         living = alive[self.rows]
         offsets = np.r_[0, np.cumsum(living)][self.offsets]
         return replace(self, offsets=offsets, keys=self.keys[living], rows=self.rows[living])
@@ -190,8 +192,8 @@ class FeatureIndex(ABC):
         """Index by feature keys: shorten the keys to as few bits as possible.
 
         The short keys of a template remain distinct. By chance, a feature outside the index may have the short key of a
-        feature in the index. This happens to a share of at most about 2^-guard, also in a text with the keys
-        `occurring(k)`."""
+        feature in the index. Of the features outside the index, this happens to at most about 2^-guard.
+        `occurring(k)`, if given, has the keys of template k in a text. The limit then holds for this text, too."""
         keys = self.keys.copy()
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy()
         for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
@@ -215,8 +217,8 @@ def _mask(length: int) -> np.uint64:
 def _shortest(keys: np.ndarray, length: int, most: int, unknown: tuple[np.ndarray, np.ndarray, int] | None) -> int:
     """Feature keys: the smallest number of high bits, from `length` to `most`, for which the keys stay distinct.
 
-    `unknown` has the keys of features outside the index, their numbers of occurrences, and how many of these
-    occurrences may equal a shortened key."""
+    `unknown` is None or describes the features of a text that are outside the index: their keys, their numbers of
+    occurrences, and the maximum number of occurrences that may have a shortened key of the index."""
     while length < most:
         mask = _mask(length)
         short = keys & mask

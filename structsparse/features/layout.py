@@ -27,19 +27,23 @@ class TemplateLayout(TableLayout):
     templates: Sequence[str]  # names of the feature templates
     offsets: np.ndarray  # int64, shape [templates + 1]: template k has the rows offsets[k] : offsets[k + 1]
     labels: Sequence[str]  # names of the labels
-    reduced: bool = False  # whether dead rows were removed
+    reduced: bool = False  # whether the rows of dropped features were removed
     pairs: Pairs | None = None  # row and label of each weight, if only observed (feature, label) pairs have weights
 
     def is_pairs(self, shape: Sequence[int]) -> bool:
-        """Feature weight layout: whether a parameter of this shape is a vector over observed (row, label) pairs."""
+        """Feature weight layout: whether a parameter of this shape has a weight for each observed (row, label) pair."""
         return self.pairs is not None and tuple(shape) == (len(self.pairs),)
 
     def rows(self, shape: Sequence[int]) -> np.ndarray:
-        """Feature weight layout: index of each row's first weight in a parameter, then the size of dimension 0."""
+        """Feature weight layout: the first index of each row's weights in dimension 0 of a parameter.
+
+        The last entry is the size of dimension 0."""
         return self.pairs.offsets if self.is_pairs(shape) else np.arange(int(self.offsets[-1]) + 1)
 
     def blocks(self, shape: Sequence[int]) -> np.ndarray:
-        """Feature weight layout: index of each template's first weight in a parameter, then the size of dimension 0."""
+        """Feature weight layout: the first index of each template's weights in dimension 0 of a parameter.
+
+        The last entry is the size of dimension 0."""
         return self.rows(shape)[self.offsets]
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:
@@ -75,7 +79,7 @@ def by_label(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_
 
 @over("templates", makes=Forest)
 def by_template_tree(shape: Sequence[int], layout: TemplateLayout, weights: str = "sqrt_size", parameter: str = ""):
-    """Tree-structured groups of feature weights: templates are the roots, their features are the children."""
+    """Tree-structured groups of feature weights: each template is a root, and its features are the children."""
     check_table(shape, 0, layout, "groups=template_tree", parameter)
     count, starts = len(layout.templates), layout.rows(shape)
     rows = len(starts) - 1

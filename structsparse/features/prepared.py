@@ -10,7 +10,7 @@ from structsparse.base import cache
 from structsparse.corpora.columns import Sentences
 from structsparse.features.keys import Bags, FeatureIndex
 
-WORTH = 10_000_000  # minimum number of feature occurrences for caching; below, computing is as fast as reading
+WORTH = 10_000_000  # with fewer feature occurrences, nothing is cached: computing is as fast as reading
 
 
 def indexed(
@@ -24,7 +24,7 @@ def indexed(
     """Prepared features: the index of train, the active weight rows in train, dev and test, and notes for the user.
 
     `kind` is the class of the feature index (for tokens or for arcs); `options` are passed to its method `fit`. Large
-    results are cached."""
+    results are cached on disk."""
     cache.check_megabytes(megabytes)
     notes: list[str] = []
 

@@ -297,7 +297,7 @@ def _factor(factor: np.ndarray | float, units: np.ndarray) -> np.ndarray | float
 
 
 def _weights(rule: str, members: np.ndarray, offsets: np.ndarray, table: int, columns: int) -> np.ndarray:
-    """The weights of groups of words by one of the rules in WEIGHTS (float64 array of shape [groups])."""
+    """The weights of groups of words by `rule`, one of the rules in WEIGHTS (float64 array of shape [groups])."""
     sizes = np.diff(offsets)
     if rule == "one":
         return np.ones(len(sizes))
@@ -308,7 +308,7 @@ def _weights(rule: str, members: np.ndarray, offsets: np.ndarray, table: int, co
 
 
 def _select(members: np.ndarray, offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Select groups of words: group k of the result has the words members[offsets[k] : offsets[k + 1]]."""
+    """Select groups of words; returns arrays where group k has the words members[offsets[k] : offsets[k + 1]]."""
     sizes = np.diff(offsets)[groups]
     selected = _offsets(sizes)
     return members[np.repeat(offsets[:-1][groups] - selected[:-1], sizes) + np.arange(selected[-1])], selected

@@ -28,7 +28,7 @@ class WordLayout(TableLayout):
 
     words: tuple[str, ...]  # the word of each row; the last `extra` rows have names of groups of words
     train: Documents
-    row_of: np.ndarray  # int32: the row of each word type of the corpus, -1 if the word is not a feature
+    row_of: np.ndarray  # int32: the row of each distinct word of the corpus, -1 if it is not a feature
     counts: np.ndarray  # int64 array: number of occurrences of each row's word in train
     documents: np.ndarray  # int64 array: number of train documents that have each row's word
     classes: tuple[str, ...] | None  # names of the classes; None: labels are numbers
@@ -95,7 +95,7 @@ class Bag:
 
     layout: WordLayout
     weighting: Weighting
-    members: sparse.csr_array | None = None  # shape [words, extra features]: factors of word counts
+    members: sparse.csr_array | None = None  # shape [words, extra features]: factor of each word count
 
     def matrix(self, documents: Documents) -> sparse.csr_array:
         """Bag of words: the feature values of documents (sparse float64 matrix of shape [documents, rows]).
@@ -112,7 +112,7 @@ class Bag:
 
 
 def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
-    """Bag of words: the table row of each word type of documents, -1 for words that are not features."""
+    """Bag of words: the table row of each distinct word of documents, -1 for words that are not features."""
     if documents.words is layout.train.words:
         return layout.row_of
     rows = {word: row for row, word in enumerate(layout.words[: layout.plain])}
@@ -122,7 +122,7 @@ def rows_of(documents: Documents, layout: WordLayout) -> np.ndarray:
 def count(documents: Documents, row_of: np.ndarray, rows: int) -> sparse.csr_array:
     """Count a bag of words: how often the word of each table row occurs in each document.
 
-    `row_of` has the row of each word type, -1 for words that are not features."""
+    `row_of` has the row of each distinct word, -1 for words that are not features."""
     owner = np.repeat(np.arange(len(documents), dtype=np.int32), documents.lengths)
     row = row_of[documents.tokens]
     known = row >= 0

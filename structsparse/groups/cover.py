@@ -61,11 +61,11 @@ class Cover(nn.Module):
         return f"{len(self)} overlapping groups over {self.parameter} {tuple(self.shape)}"
 
     def sums(self, X: Tensor) -> Tensor:
-        """Cover of overlapping groups: the sum of X, shaped like the parameter, over each group: [groups], float64."""
+        """Cover of overlapping groups: the sum of X over the entries of each group (float64 tensor [groups])."""
         return self.gather(self.atoms.sums(X))
 
     def norms(self, W: Tensor) -> Tensor:
-        """Cover of overlapping groups: the Euclidean norm of W on each group: [groups], float64.
+        """Cover of overlapping groups: the Euclidean norm of W on each group (float64 tensor [groups]).
 
         The gradient of a zero norm is zero.
         """
@@ -77,17 +77,17 @@ class Cover(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """Cover of overlapping groups: the number of nonzero entries of W in each group: [groups], float64."""
+        """Cover of overlapping groups: the number of nonzero entries of W in each group (float64 tensor [groups])."""
         return self.gather(self.atoms.nonzeros(W))
 
     def alive(self, W: Tensor) -> Tensor:
-        """Cover of overlapping groups: whether any entry of W in a group differs from zero: bool [groups]."""
+        """Cover of overlapping groups: for each group, whether it has a nonzero entry of W (bool tensor [groups])."""
         return self.gather(self.atoms.alive(W).double()) != 0
 
     def gather(self, values: Tensor) -> Tensor:
-        """Cover of overlapping groups: the sum of values [atoms] over the atoms of each group: [groups], float64.
+        """Cover of overlapping groups: for each group, the sum of `values` over its atoms (float64 tensor [groups]).
 
-        Groups are unions of disjoint atoms.
+        `values` holds one number per atom. Groups are unions of disjoint atoms.
         """
         if values.device.type == "cpu" and not (values.requires_grad and torch.is_grad_enabled()):
             sums = torch.empty(len(self), dtype=torch.float64)
@@ -98,15 +98,15 @@ class Cover(nn.Module):
         return sums.index_add(0, self.owner, values.double().index_select(0, self.members))
 
     def scatter(self, values: Tensor) -> Tensor:
-        """Cover of overlapping groups: the sum of values [groups] over the groups of each atom: [atoms], float64.
+        """Cover of overlapping groups: for each atom, the sum of `values` over its groups (float64 tensor [atoms]).
 
-        Groups are unions of disjoint atoms.
+        `values` holds one number per group. Groups are unions of disjoint atoms.
         """
         sums = torch.zeros(len(self.atoms), dtype=torch.float64, device=values.device)
         return sums.index_add(0, self.members, values.double().index_select(0, self.owner))
 
     def expand(self, values: Tensor, fill: float | bool) -> Tensor:
-        """Cover of overlapping groups: expand values [atoms] to one value per entry.
+        """Cover of overlapping groups: expand `values`, one per atom, to one value per entry.
 
         Groups are unions of disjoint atoms. Entries in no group get `fill`. The result is broadcastable against the
         parameter.
@@ -114,21 +114,21 @@ class Cover(nn.Module):
         return self.atoms.expand(torch.where(self.multiplicity > 0, values, fill), fill)
 
     def covered(self) -> Tensor:
-        """Cover of overlapping groups: mask of the entries that lie in at least one group: bool.
+        """Cover of overlapping groups: bool mask of the entries that lie in at least one group.
 
         The mask is broadcastable against the parameter.
         """
         return self.expand(self.multiplicity > 0, fill=False)
 
     def spared(self, W: Tensor) -> Tensor:
-        """Cover of overlapping groups: mask of the entries that lie in no group whose weights W are all zero: bool.
+        """Cover of overlapping groups: bool mask of the entries that lie in no zero group.
 
-        The mask is broadcastable against the parameter.
+        A group is zero if all its entries of W are zero. The mask is broadcastable against the parameter.
         """
         return self.expand(self.scatter(~self.alive(W)) == 0, fill=True)
 
     def entries(self) -> tuple[Tensor | None, Tensor]:
-        """Cover of overlapping groups: flat positions of the entries sorted by atom, and where each atom starts.
+        """Cover of overlapping groups: flat positions of the entries sorted by atom, and the start of each atom.
 
         Groups are unions of disjoint atoms. The positions are None if the parameter is already sorted by atom.
         """
@@ -143,8 +143,8 @@ class Cover(nn.Module):
     def pairs(self, in_order: bool = True) -> tuple[Tensor, Tensor]:
         """Cover of overlapping groups: the position and the group of each copy of an entry, group by group.
 
-        An entry has a copy in each group that contains it. Positions are flat positions in the parameter
-        (in_order=True), or indices into the entries sorted by atom. Groups are unions of disjoint atoms.
+        An entry has a copy in each group that contains it. With `in_order`, positions are flat positions in the
+        parameter, otherwise indices into the entries sorted by atom. Groups are unions of disjoint atoms.
         """
         if self._pairs is None or self._pairs[0].device != self.members.device:
             _, bounds = self.entries()
@@ -184,9 +184,9 @@ class Cover(nn.Module):
         return Cover(self.atoms, members, offsets, names, self.weight[groups])
 
     def colours(self) -> Tensor:
-        """Cover of overlapping groups: the index of the family of each group: int64 [groups].
+        """Cover of overlapping groups: the index of the family of each group (int64 tensor [groups]).
 
-        The groups of a family are disjoint. The families are a greedy graph colouring that starts with the largest
+        The groups of a family are disjoint. A greedy graph colouring finds the families. It starts with the largest
         groups.
         """
         most = int(self.multiplicity.max()) if len(self.atoms) else 0
@@ -203,7 +203,7 @@ class Cover(nn.Module):
     def families(self) -> list[Partition]:
         """The groups of a Cover as a list of Partitions of disjoint groups, with the same names and weights.
 
-        In each Partition, the entries of the groups of all other Partitions are unpenalised.
+        In each Partition, entries that lie only in groups of other Partitions are unpenalised.
         """
         colours = self.colours()
         return [self._family((colours == c).nonzero()[:, 0]) for c in range(int(colours.max()) + 1)]

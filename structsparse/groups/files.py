@@ -108,7 +108,7 @@ def _read_json(path: Path) -> Written:
     """Read a JSON file of groups; refuses repeated keys."""
 
     def unique(pairs: list[tuple]) -> dict:
-        """A JSON object of a file of groups as a dict; refuses repeated keys."""
+        """The (key, value) pairs of a JSON object in a file of groups, as a dict; refuses repeated keys."""
         seen = set()
         for key, _ in pairs:
             if key in seen:
@@ -216,7 +216,7 @@ def _column(path: Path, arrays: dict, what: str, names: list[str]) -> dict | Non
 
 
 def _parent_names(path: Path, arrays: dict, names: list[str]) -> dict[str, str] | None:
-    """The parents in an npz file of groups: {name of a group: name of its parent}; None if there are none."""
+    """The parents in an npz file of groups: {name of a group: name of its parent}; None without an array `parents`."""
     numbers = _column(path, arrays, "parents", names)
     if numbers is None:
         return None
@@ -233,7 +233,7 @@ READERS = {".json": _read_json, ".yaml": _read_yaml, ".yml": _read_yaml, ".npz":
 
 
 def _row_names(path: Path, names: Sequence[str] | None, layout: TableLayout | None) -> dict[str, Sequence[int]]:
-    """The rows for each name of a row (or of a feature template) that a file of groups may use."""
+    """Names that a file of groups may use: {name of a row or of a feature template: indices of its rows}."""
     if names is not None:
         rows = {name: (row,) for row, name in enumerate(names)}
         if len(rows) < len(names):
@@ -291,7 +291,7 @@ def _refuse_empty(path: Path, names: list[str], sizes: Tensor) -> None:
 def _in_two(members: Tensor, offsets: Tensor, rows: int) -> tuple[int, int, int] | None:
     """Find a row that lies in two groups of a file: returns the row and both groups.
 
-    None if all groups are disjoint.
+    Returns None if all groups are disjoint.
     """
     crowded = torch.bincount(members, minlength=rows) > 1
     if not crowded.any():
@@ -335,7 +335,7 @@ def _forest(path: Path, written: Written, members: Tensor, offsets: Tensor, shap
 
 
 def _parents(path: Path, written: Written) -> Tensor:
-    """The index of the parent group of each group in a file, -1 for none: int64 [groups]."""
+    """The index of the parent group of each group in a file, -1 for none (int64 tensor [groups])."""
     number = {name: k for k, name in enumerate(written.names)}
     parents = torch.full((len(number),), -1)
     for child, parent in written.parents.items():
@@ -348,7 +348,7 @@ def _parents(path: Path, written: Written) -> Tensor:
 
 
 def weights_of(path: Path, written: Written) -> Tensor:
-    """The weights of the groups in a file that has weights: float64 [groups]."""
+    """The weights of the groups in a file that has weights (float64 tensor [groups])."""
     for what, these, those in (
         ("no weight for the group", written.names, written.weights),
         ("a weight for the unknown group", written.weights, written.names),

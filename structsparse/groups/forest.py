@@ -50,7 +50,7 @@ class Forest(nn.Module):
         counts = _checked_counts(counts, names, parameter)
         order, above = _checked_order(parents, names, parameter)
         levels = kernels.level_offsets(above)
-        self.levels = levels  # start of each level, if nodes are sorted by level; then the number of nodes
+        self.levels = levels  # for nodes sorted by level: index of the first node of each level, then the node count
         ordered = bool((order == np.arange(len(order))).all())
         self.register_buffer("parents", parents)
         self.register_buffer("counts", counts)
@@ -91,15 +91,15 @@ class Forest(nn.Module):
         return len(self.levels) - 1
 
     def children_of(self, node: int) -> Tensor:
-        """Forest of nested groups: the child nodes of a node of the forest: int64 [children]."""
+        """Forest of nested groups: the child nodes of a node of the forest (int64 tensor [children])."""
         return (self.parents == node).nonzero()[:, 0]
 
     def sums(self, X: Tensor) -> Tensor:
-        """Forest of groups: the sum of X, a tensor of the parameter's shape, over each subtree: [nodes], float64."""
+        """Forest of groups: the sum of X over the entries of each subtree (float64 tensor [nodes])."""
         return self.add_up(self.own.sums(X))
 
     def norms(self, W: Tensor) -> Tensor:
-        """Forest of nested groups: the Euclidean norm of W on each subtree: [nodes], float64.
+        """Forest of nested groups: the Euclidean norm of W on each subtree (float64 tensor [nodes]).
 
         The gradient of a zero norm is zero.
         """
@@ -110,7 +110,7 @@ class Forest(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def maxima(self, W: Tensor) -> Tensor:
-        """Forest of nested groups: the largest absolute value of W on each subtree: [nodes], float64.
+        """Forest of nested groups: the largest absolute value of W on each subtree (float64 tensor [nodes]).
 
         The gradient of a maximum goes to a single entry that attains the maximum.
         """
@@ -126,11 +126,11 @@ class Forest(nn.Module):
         return torch.where(where >= 0, chosen.abs().double(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """Forest of nested groups: the number of nonzero entries of W in each subtree: [nodes], float64."""
+        """Forest of nested groups: the number of nonzero entries of W in each subtree (float64 tensor [nodes])."""
         return self.sums(W != 0)
 
     def alive(self, W: Tensor) -> Tensor:
-        """Forest of nested groups: whether any entry of W in a subtree differs from zero: bool [nodes]."""
+        """Forest of nested groups: for each subtree, whether it has a nonzero entry of W (bool tensor [nodes])."""
         return self.nonzeros(W) != 0
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
@@ -141,11 +141,11 @@ class Forest(nn.Module):
         return self.own.expand(values, fill)
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Forest of groups: sums of values [nodes] over each subtree (the node and all nodes below it): [nodes]."""
+        """Forest of groups: for each node, the sum of `values` over its subtree (the node and all nodes below it)."""
         return _AlongPaths.apply(values, self, True)
 
     def add_down(self, values: Tensor) -> Tensor:
-        """Forest of nested groups: sums of values [nodes] over the path from the root to each node: [nodes]."""
+        """Forest of nested groups: for each node, the sum of `values` over the path from the root to the node."""
         return _AlongPaths.apply(values, self, False)
 
     def in_levels(self, values: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class Forest(nn.Module):
         self.own.check(W)
 
     def level_memory(self) -> "Memory":
-        """Forest of nested groups: the memory of each node, with the nodes in level order (sorted by depth)."""
+        """Forest of nested groups: the memory of the entries of each node, see `Memory`; nodes are sorted by depth."""
         return self.scratch.made("level", lambda: self._memory(self.order))
 
     def preorder(self) -> "Preorder":
@@ -247,7 +247,7 @@ class Forest(nn.Module):
         return self.in_nodes(values), self.in_nodes(where)
 
     def steps_between_levels(self) -> list[tuple[int, int]]:
-        """Forest of nested groups: the range of nodes of each level, without the level of the roots.
+        """Forest of nested groups: for each level except the roots, the range of its nodes.
 
         A range is a pair (start, end) of indices into level order (sorted by depth).
         """
@@ -261,9 +261,9 @@ class Memory(NamedTuple):
     Memory is divided into units of `width` entries: unit u begins at entry u * width.
     """
 
-    nodes: np.ndarray  # [nodes] the nodes in this order; empty: 0, 1, 2, ...
-    units: np.ndarray  # the memory units of all nodes, node after node; empty: node k has unit k
-    starts: np.ndarray  # array of shape [nodes + 1]: where each node starts in `units`; empty: one unit per node
+    nodes: np.ndarray  # [nodes] the nodes in the chosen order; empty for the order 0, 1, 2, ...
+    units: np.ndarray  # the memory units of all nodes, node after node; empty if node k has unit k
+    starts: np.ndarray  # array of shape [nodes + 1]: where each node starts in `units`; empty if each node has one unit
     width: int  # number of entries of the parameter in a memory unit
 
     @property
@@ -338,7 +338,7 @@ def by_parents(
     parameter: str = "the parameter",
     counts: Sequence[int] | Tensor | None = None,
 ) -> Forest:
-    """Forest of nested groups: each row is a node of the Forest, and parents[row] is another row, or -1 for a root."""
+    """Forest of nested groups, in which each row is a node; parents[row] is the row of its parent, or -1 for a root."""
     if len(parents) != shape[0]:
         raise UserError(f"{len(parents)} parents for the {shape[0]} rows of {parameter}")
     names = RowNames(shape[0]) if names is None else names

@@ -29,7 +29,7 @@ class Diagram(NamedTuple):
     sizes: np.ndarray  # [groups] the number of entries of each group
     inner: np.ndarray  # [pairs] the index of the inner group of each pair
     outer: np.ndarray  # [pairs] the index of the outer group of each pair
-    alive: np.ndarray | None  # bool [groups] whether each group has a nonzero weight; None: unknown
+    alive: np.ndarray | None  # bool [groups] whether each group has a nonzero entry; None: unknown
     note: str = ""  # a remark that is printed above the diagram, in text form
 
 
@@ -109,7 +109,7 @@ def _short(name: str) -> str:
 
 
 def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
-    """The place of each group in the picture of a Hasse diagram, [groups, (x, y)], and the number of lines.
+    """The place of each group in the picture of a Hasse diagram (x and y), and the number of lines.
 
     The longest chain of groups around a group decides its line. In a line, groups are sorted by the mean place of the
     groups directly around them.
@@ -165,7 +165,7 @@ def _of_sets(groups: nn.Module, sizes: np.ndarray, alive: np.ndarray | None) -> 
     """The Hasse diagram of overlapping groups; equal groups become one group that has all their names."""
     members, offsets = groups.members.cpu().numpy(), groups.offsets.cpu().numpy()
     sets = csr_array((np.ones(len(members)), members, offsets), shape=(len(groups), len(groups.multiplicity)))
-    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups] number of atoms in both groups
+    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups]: number of atoms in both groups
     within = common == count[:, None]
     first = (within & within.T).argmax(1)  # for each group, the first group that equals it
     distinct = np.unique(first)

@@ -40,7 +40,7 @@ class TableLayout:
     def frequency(self, name: str) -> Tensor | None:
         """Weight table layout: how often each row occurs in training; by default None (unknown).
 
-        `name` selects the kind of count.
+        `name` is the kind of count, such as "documents" or "counts".
         """
         return None
 

@@ -66,7 +66,7 @@ def columns(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", p
 
 @over(ANY, makes=Partition)
 def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter"):
-    """Groups of modules: the output filters of a convolution with weights [filters, channels, *kernel]."""
+    """Groups of modules: one group per output filter of a convolution with weights [filters, channels, *kernel]."""
     _check_kernel(shape, parameter)
     return _along(shape, 0, "filter", shape[0], weights, parameter)
 
@@ -75,7 +75,7 @@ def filters(shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", p
 def channels(
     shape: Sequence[int], layout=None, weights: Weights = "sqrt_size", parameter: str = "the parameter", blocks: int = 1
 ):
-    """Groups of modules: the input channels of a convolution.
+    """Groups of modules: one group per input channel of a convolution.
 
     With `blocks` > 1, as in nn.Conv2d(groups=blocks), each block of filters reads different channels.
     """
@@ -208,7 +208,7 @@ def attention_heads(
     """Groups of modules: the heads of every nn.MultiheadAttention of a model.
 
     The query, key and value rows of a head form one group, and the output columns another group. A head is dead if its
-    output columns are zero. To group only these, use `parameters="*out_proj.weight"`.
+    output columns are zero. To group only output columns, use `parameters="*out_proj.weight"`.
     """
 
     def find() -> Iterator[tuple[str, Tensor, nn.Module]]:
@@ -290,7 +290,7 @@ BY_MODULE: dict[str, Callable[..., dict[str, Partition]]] = {
 
 
 def _matrices(model: nn.Module, kinds) -> Iterator[tuple[str, Tensor, nn.Module]]:
-    """Groups of modules: yields (name of the weight, weight, layer) for all layers of these kinds in a model.
+    """Groups of modules: yields (name of the weight, weight, layer) for all layers of the given kinds in a model.
 
     The output projection inside an nn.MultiheadAttention is left out.
     """
@@ -318,7 +318,7 @@ def _groups(model: nn.Module, what: str, layers, patterns: Patterns, make) -> di
 
 
 def _checked(name: str, m: nn.Module) -> str:
-    """Groups of modules: the name of a weight.
+    """Groups of modules: the given name of a weight, after a check of its layer.
 
     Raises UserError if parameters of the layer are not initialised yet.
     """

@@ -22,9 +22,9 @@ def coarse_to_fine(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Cover:
-    """Overlapping groups from an order of templates: a template can be nonzero only if all coarser templates are.
+    """Overlapping groups from an order of templates: a template can be nonzero only if all coarser ones are nonzero.
 
-    Template k has the rows offsets[k] to offsets[k + 1]. The group of a template holds the rows of the template and of
+    Template k has the rows offsets[k] : offsets[k + 1]. The group of a template holds the rows of the template and of
     every *finer* template. If the group of a coarse template becomes zero, all finer templates are zero too. The finest
     templates lie in the most groups and are penalised most.
 

@@ -55,7 +55,7 @@ class Partition(nn.Module):
         return f"{len(self)} groups over {self.parameter} {tuple(self.shape)}"
 
     def sums(self, X: Tensor) -> Tensor:
-        """Partition: the sum of X, a tensor of the parameter's shape, over each group: [groups], float64."""
+        """Partition: the sum of X over the entries of each group (float64 tensor [groups])."""
         self.check(X)
         totals = (X.sum(self.shared, keepdim=True) if self.shared else X).double().flatten()
         if self.aligned:
@@ -66,7 +66,7 @@ class Partition(nn.Module):
         return totals.new_zeros(len(self) + 1).index_add(0, slots, totals)[: len(self)]
 
     def norms(self, W: Tensor) -> Tensor:
-        """Partition into disjoint groups: the Euclidean norm of W on each group: [groups], float64.
+        """Partition into disjoint groups: the Euclidean norm of W on each group (float64 tensor [groups]).
 
         The gradient of a zero norm is zero.
         """
@@ -77,11 +77,11 @@ class Partition(nn.Module):
         return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
 
     def nonzeros(self, W: Tensor) -> Tensor:
-        """Partition into disjoint groups: the number of nonzero entries of W in each group: [groups], float64."""
+        """Partition into disjoint groups: the number of nonzero entries of W in each group (float64 [groups])."""
         return self.sums_past(W, self.weight.new_zeros(len(self)))[0] if self.in_blocks(W) else self.sums(W != 0)
 
     def alive(self, W: Tensor) -> Tensor:
-        """Partition into disjoint groups: whether any entry of W in a group differs from zero: bool [groups]."""
+        """Partition into disjoint groups: for each group, whether it has a nonzero entry of W (bool [groups])."""
         return (self._block_sums(W, 1) if self.in_blocks(W) else self.sums(W != 0)) != 0
 
     def sums_past(self, W: Tensor, cuts: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Partition(nn.Module):
             raise UserError(f"these groups are of {self.parameter} {tuple(self.shape)}, got a tensor {tuple(W.shape)}")
 
     def _block_sums(self, W: Tensor, power: int) -> Tensor:
-        """Partition into contiguous rows: the sum of |W|^power over each group, by numba: [groups], float64."""
+        """Partition into contiguous rows: the sum of |W|^power over each group, by numba (float64 tensor [groups])."""
         sums = torch.zeros(len(self), dtype=torch.float64)
         kernels.block_sums(flat_array(W), self.offsets.numpy(), self.shape[1:].numel(), power, sums.numpy())
         return sums
@@ -194,7 +194,7 @@ def by_row_blocks(
     weights: str | Tensor = "sqrt_size",
     parameter: str = "the parameter",
 ) -> Partition:
-    """Partition into blocks of contiguous rows: rows offsets[k] to offsets[k + 1] form the group names[k]."""
+    """Partition into blocks of contiguous rows: the rows offsets[k] : offsets[k + 1] form the group names[k]."""
     offsets = torch.as_tensor(offsets, dtype=torch.long)
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {parameter} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -268,10 +268,7 @@ def _checked_ids(ids: Tensor, groups: int, shape: torch.Size, parameter: str) ->
 
 
 def _row_after_row(ids: Tensor, shape: torch.Size) -> bool:
-    """Whether the groups of a partition are contiguous blocks of rows, and each row lies in a group.
-
-    The kernels for row blocks apply only to such groups.
-    """
+    """Whether the groups of a partition are contiguous blocks of rows, and each row lies in a group."""
     flat = ids.flatten()
     one_a_row = len(shape) > 0 and ids.shape[0] == shape[0] == len(flat)
     return one_a_row and not (flat < 0).any() and not (flat.diff() < 0).any()

@@ -1,4 +1,4 @@
-"""Log-space kernels: exponentials and log-sum-exp for numba code, and compiler options that the kernels share.
+"""Log-space kernels: exponentials and log-sum-exp for numba code, with their compiler options.
 
 The numba caches of other modules do not notice an edit of this file. After an edit, delete the cache files
 (`__pycache__`, `*.nbi`).
@@ -17,7 +17,7 @@ EXACT = {**PLAIN, "fastmath": {"contract"}}  # a product and a sum may be rounde
 
 # The exponential is a Taylor series, because a call to the C library would keep loops from being vectorised.
 TO_BINARY = 1.4426950408889634  # 1 / log 2
-LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 as a sum of two floats
+LOG_2, LOG_2_REST = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # log 2 is the sum of these two floats
 ROUNDER = 1.5 * 2.0**52  # the low bits of the float x + ROUNDER hold x rounded to an integer
 TAYLOR = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 

@@ -73,9 +73,9 @@ def spread(typing, number):
 
 
 def _pairwise(formula):
-    """SIMD kernels: make a numba function that applies a formula to each pair of lanes of two sixteen-lane values.
+    """SIMD kernels: make a numba function of two sixteen-lane values that applies a formula lane by lane.
 
-    The formula emits LLVM code."""
+    `formula` emits the LLVM code."""
 
     @intrinsic
     def work(typing, one, other):

@@ -4,8 +4,8 @@ The loops are faster than those of the numba compiler for blocks of about a hund
 
 - The functions take the whole array and the bounds of a slice, because passing a slice costs as much as a short loop.
 - The end of a slice takes a few vector operations instead of one loop iteration per entry.
-- The functions for few entries have fewer branches, because mispredicted branches would take half of the time. They
-  process a fixed number of vectors at once, even past the end of the slice. Sums leave out the entries past the end.
+- The functions for few entries process a fixed number of vectors at once, even past the end of the slice. They have
+  fewer branches that can be mispredicted. Sums leave out the entries past the end.
 
 Sums are float64. The order of a sum depends only on the number of entries.
 """
@@ -20,8 +20,8 @@ from numba.extending import intrinsic
 
 LANES = {32: 16, 64: 8}  # number of entries in a vector of 64 bytes, for entries of 32 and 64 bits
 FEW = 512  # up to this number of squares, even float32 sums have a relative error of at most 1e-6
-TWO, MANY = 2, 8  # number of vectors that the two kinds of functions for few entries process at once
-AHEAD = 4096  # number of entries by which the prefetch of sums runs ahead
+TWO, MANY = 2, 8  # number of vectors that the functions for few entries process at once, in two variants
+AHEAD = 4096  # number of entries by which sums prefetch memory ahead of use
 LONG = 512  # from this number of entries on, a slice is processed by the loops for long slices
 TOGETHER = 4  # number of vectors that a loop for long slices processes per iteration
 FUSED = ("contract",)  # LLVM flag: a product and a sum may be rounded together
@@ -37,10 +37,9 @@ def prefetch(builder, address, writing=0):
 
 
 class _Vectors:
-    """Vector loops of kernels: code generator for a slice of an array that is processed as vectors.
+    """Vector loops of kernels: generator of LLVM code that processes a slice of an array as vectors.
 
-    Each method emits LLVM code. `numbers` are the constants of a formula, each as a vector with the constant in all
-    lanes."""
+    `numbers` holds the constants of a formula. Each is a vector with the constant in all lanes."""
 
     def __init__(self, builder, element, data, size, scalars, lanes):
         self.builder, self.element, self.data, self.size = builder, element, data, size
@@ -93,7 +92,7 @@ class _Vectors:
         return self.builder.call(function, [ir.Constant(ir.DoubleType(), 0.0), wide], fastmath=("reassoc",))
 
     def only(self, compared, vector, number):
-        """Vector loops: emit a vector with all lanes set to zero except those with index < (or >=) `number`.
+        """Vector loops: emit a vector with only the lanes with index < `number`, and zeros in all others.
 
         `compared` is the comparison, "<" or ">="."""
         short = ir.IntType(32)
@@ -112,14 +111,13 @@ class _Vectors:
         return self.load(here)
 
     def at_least(self, many):
-        """Vector loops: emit the test whether the slice has at least `many` entries."""
+        """Vector loops: emit the test whether the number of entries of the slice is at least `many`."""
         return self.builder.icmp_signed(">=", self.size, self.index(many))
 
     def if_left(self, count):
-        """Vector loops: emit a branch that is taken if the binary digit of `count` for this vector width is 1.
+        """Vector loops: emit a branch that is taken if the last `count` entries of a slice need a vector of this width.
 
-        `count` entries remain at the end of a slice. Vectors of falling widths, which are powers of two, cover them
-        exactly."""
+        Widths are powers of two. A width is needed if its binary digit in `count` is 1."""
         part = self.builder.and_(count, self.index(self.lanes))
         return self.builder.if_then(self.builder.icmp_signed("!=", part, self.index(0)))
 
@@ -137,9 +135,9 @@ class _Vectors:
 
     @contextmanager
     def at_least_once(self, place, many):
-        """Vector loops: emit a loop around the body of the `with`, once per `many` entries, and at least once.
+        """Vector loops: emit a loop around the body of the `with`, with at least one iteration.
 
-        Yields the index of the first entry of the iteration."""
+        `many` is the number of entries per iteration. Yields the index of the first entry of the iteration."""
         builder = self.builder
         body, done = (builder.append_basic_block(name) for name in ("body", "done"))
         builder.branch(body)
@@ -153,9 +151,9 @@ class _Vectors:
 
     @contextmanager
     def loop(self, place, many):
-        """Vector loops: emit a loop around the body of the `with` that runs while `many` entries remain.
+        """Vector loops: emit a loop around the body of the `with`, which ends when fewer than `many` entries remain.
 
-        The body has to advance the index in the variable `place`.
+        `many` is the number of entries per iteration. The body has to advance the index in the variable `place`.
         """
         builder = self.builder
         test, body, done = (builder.append_basic_block(name) for name in ("test", "body", "done"))
@@ -170,7 +168,7 @@ class _Vectors:
 
 
 def _summing(formula):
-    """Vector loops: make a kernel that adds up a formula of each entry over a slice of an array, in float64.
+    """Vector loops: make a kernel that applies a formula to each entry of a slice and adds up the results in float64.
 
     The kernel has the arguments (array, start, stop, numbers), where `numbers` are constants of the formula."""
 
@@ -221,7 +219,7 @@ def _summing_few(formula, together):
     """Vector loops: make a summing kernel for few entries, in the precision of the entries.
 
     The kernel has the arguments (array, start, stop, numbers), where `numbers` are constants of the formula. It reads
-    `together` vectors at once, and prefetches half of them."""
+    several vectors at once; their number is `together`."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
@@ -250,10 +248,10 @@ def _summing_few(formula, together):
 
 
 def _filling(together):
-    """Vector loops: make a kernel that fills a slice, and some entries after the slice, with one number.
+    """Vector loops: make a kernel that fills a slice, and possibly some entries behind it, with one number.
 
-    The kernel has the arguments (array, start, stop, numbers), where `numbers` holds the number. It writes `together`
-    vectors at once."""
+    The kernel has the arguments (array, start, stop, numbers), where `numbers` holds the number. It writes several
+    vectors at once; their number is `together`."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
@@ -314,7 +312,7 @@ def _changing(formula):
     """Vector loops: make a kernel that replaces each entry x of a slice by a formula of x.
 
     The kernel has the arguments (array, start, stop, numbers), where `numbers` are constants of the formula. The last
-    vector ends at the last entry and overlaps the vector before. It is therefore read before any write."""
+    vector ends at the last entry, and may overlap the vector before. It is therefore read first."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):
@@ -401,7 +399,7 @@ def _few_square(builder, vectors, x):
 
 
 def _times(builder, vectors, x, factor):
-    """Vector loops of kernels: emit x * factor; a factor of zero gives +0.0, even for negative and infinite x."""
+    """Vector loops of kernels: emit x * factor, except that a factor of zero gives +0.0 for every x."""
     zeros = vectors.zeros(vectors.vector)
     product = builder.fadd(builder.fmul(x, factor, flags=FUSED), zeros, flags=FUSED)
     return builder.select(builder.fcmp_ordered("==", factor, zeros), zeros, product)

@@ -8,14 +8,16 @@ from torch import Tensor, nn
 class PointwiseLoss(nn.Module):
     """Base class of pointwise losses, for an item with one score f, or with one score f_k for each class k.
 
-    Targets y are numbers for regression, -1 or 1 for two classes, and class indices for more classes. With more
-    classes, the loss is the sum of two-class losses over the classes; only `Logistic` uses cross entropy."""
+    Targets y are numbers for regression, -1 or 1 for two classes, and class indices for more than two classes. With
+    more than two classes, the loss is a sum of two-class losses, one per class; only `Logistic` uses cross entropy."""
 
     smooth = True  # whether the gradient is continuous
-    kind: str  # name of the loss, for solvers with an implementation of their own
+    kind: str  # name of the loss, for solvers that implement it themselves
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
-        """Pointwise loss of each item [items], from scores ([items] or [items, classes]) and targets [items]."""
+        """Pointwise loss of each item.
+
+        The scores have the shape [items], or [items, classes] with more than two classes."""
         if scores.dim() == 1:
             return self.of(scores, targets)
         codes = torch.arange(scores.shape[1], device=scores.device)

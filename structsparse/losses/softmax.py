@@ -6,7 +6,7 @@ from structsparse.structures.contexts import Contexts
 
 
 class SoftmaxLM(nn.Module):
-    """Softmax loss of a language model: sum over targets of -log p(target | context), one number for a whole text."""
+    """Softmax loss of a language model: the sum of -log p(word | context) over all target words of a text."""
 
     smooth = True  # whether the gradient is continuous
 

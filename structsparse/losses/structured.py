@@ -17,19 +17,19 @@ class StructuredLoss(nn.Module):
 
 
 class CRF(StructuredLoss):
-    """Structured CRF loss: log sum_y exp(score(y)) - score(gold), where y runs over all structures."""
+    """Structured CRF loss: log(sum_y exp(score(y))) - score(gold), where y runs over all structures."""
 
     smooth = True
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """Structured CRF loss of each item: [batch]."""
+        """Structured CRF loss of each item of the batch."""
         return _not_negative(self.structure.surprise(scores, gold, lengths))
 
 
 class Hinge(StructuredLoss):
     """Structured hinge loss: max_y (score(y) + cost * distance(y, gold)) - score(gold).
 
-    y runs over all structures; the distance is the number of wrong parts."""
+    y runs over all structures. The distance is the number of wrong parts, such as labels or arcs."""
 
     smooth = False
 
@@ -38,7 +38,7 @@ class Hinge(StructuredLoss):
         self.cost = cost
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """Structured hinge loss of each item: [batch]."""
+        """Structured hinge loss of each item of the batch."""
         return _margin(self.structure, self.structure.add_cost(scores, gold, lengths, self.cost), gold, lengths)
 
 
@@ -48,12 +48,12 @@ class Perceptron(StructuredLoss):
     smooth = False
 
     def forward(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-        """Structured perceptron loss of each item: [batch]."""
+        """Structured perceptron loss of each item of the batch."""
         return _margin(self.structure, scores, gold, lengths)
 
 
 def _margin(structure: Structure, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # [batch]
-    """Structured loss: the score of the best structure minus the score of the gold structure, of each item.
+    """Structured loss: for each item, the score of the best structure minus the score of the gold structure.
 
     `scores` may include costs of wrong parts, which do not change the score of the gold structure."""
     rival = structure.best(scores, lengths)

@@ -1,4 +1,4 @@
-"""Attaching penalties to a torch network: penalties for the parameters, and the prox after each optimizer step.
+"""Attaching penalties to parameters of a torch network, with the prox applied after each optimizer step.
 
 With Lightning:
 
@@ -41,10 +41,10 @@ def attach(
     """Make the penalties to attach to the chosen parameters of a network: {parameter name: penalty}.
 
     Pass the result to the callback ProximalStep or to the function `proximal`. `penalty` is a class, or the name of a
-    class in small letters ("l1", "group_lasso"). `options` are the arguments of the class (strength, mix, ...).
-    `parameters` has patterns of parameter names. `groups` is one of:
+    class in small letters ("l1", "group_lasso"). `options` are the arguments of the class (strength, mix, ...). A
+    parameter is chosen if its name matches a pattern in `parameters`. `groups` is one of:
 
-    * a name in BY_MODULE ("module_rows", ...): each unit of a layer is a group, with weights by the rule `weights`
+    * a name in BY_MODULE ("module_rows", ...): each unit of a layer is a group; `weights` is the rule for group weights
     * {parameter name: groups}
     * a function (shape, layout, parameter=name) -> groups
     * None, for a penalty on single weights"""
@@ -83,7 +83,7 @@ def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Pen
     """Attach penalties to a torch optimizer: a hook applies the prox of each penalty after every step.
 
     The prox uses the effective step size of the optimizer. Call `.remove()` on the result to remove the hook. Do not
-    clip gradients, because the prox threshold is not clipped with them."""
+    clip gradients: the threshold of the prox would not be reduced with them."""
     named = dict(model.named_parameters())
     unknown = [name for name in penalties if name not in named]
     if unknown:
@@ -106,9 +106,9 @@ def proximal(optimizer: Optimizer, model: nn.Module, penalties: Mapping[str, Pen
 
 
 def _prox_after_step(optimizer: Optimizer, penalties: Mapping[torch.Tensor, Penalty]) -> Callable[..., None]:
-    """Make the optimizer hook that applies the prox of each attached penalty after a step.
+    """Make the hook that applies the prox of each attached penalty after an optimizer step.
 
-    The hook looks up parameter groups of the optimizer at each step, because `load_state_dict` replaces them.
+    The hook looks up the optimizer's parameter groups anew at each step, because `load_state_dict` replaces them.
     """
     targets = [(penalty.to(p.device), _place_of(optimizer, p), p) for p, penalty in penalties.items()]
     solver = solver_of(optimizer)
@@ -138,7 +138,7 @@ def _is_active(handle: RemovableHandle | None) -> bool:
 
 
 def _check_options(make: Callable[..., Penalty], options: Mapping[str, object]) -> None:
-    """Check the options of a penalty to attach: refuse unknown options and missing required options."""
+    """Check the options of a penalty to attach: unknown and missing options are errors."""
     parameters = inspect.signature(make).parameters
     name, takes = make.__name__, ", ".join(parameters)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

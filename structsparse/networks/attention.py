@@ -14,11 +14,11 @@ from structsparse.base.errors import UserError
 class SlimAttention(nn.Module):
     """Multi-head attention with only the living heads of an nn.MultiheadAttention; same inputs and outputs.
 
-    `living` has the indices of the living heads among the `full` heads of the original attention. heads * head_dim may
-    be less than embed_dim. An attention mask may have a slice for each original head; only the slices of living heads
-    are used. The returned attention weights are those of the living heads, or their average."""
+    The original attention has `full` heads, and `living` has the indices of the living ones. The number of living heads
+    times head_dim may be less than embed_dim. If an attention mask has a slice for each original head, the slices of
+    dead heads are ignored. The returned attention weights are those of the living heads, or their average."""
 
-    # nn.TransformerEncoderLayer reads these attributes; with these values it calls `forward` instead of its fast path
+    # with these attributes, nn.TransformerEncoderLayer calls `forward` instead of its fast path
     in_proj_weight = None
     in_proj_bias = None
     _qkv_same_embed_dim = False
@@ -68,7 +68,7 @@ class SlimAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Output and weights of slim attention; arguments and results are the same as in nn.MultiheadAttention."""
+        """Output and attention weights; arguments and results are the same as in nn.MultiheadAttention."""
         if is_causal and attn_mask is None:
             raise UserError("is_causal=True only says of what kind attn_mask is; give attn_mask as well")
         if query.is_nested:
@@ -92,7 +92,7 @@ class SlimAttention(nn.Module):
         return output, weights
 
     def _attend(self, query, key, value, mask, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """Scaled dot-product attention: the output of each head, and the attention weights if needed."""
+        """Scaled dot-product attention: the output of each head, and the attention weights if need_weights is true."""
         dropout = self.dropout if self.training else 0.0
         if not need_weights:
             return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
@@ -107,12 +107,12 @@ class SlimAttention(nn.Module):
     def _mask(self, attn_mask, key_padding_mask, query: Tensor, batched: bool) -> Tensor | None:
         """The sum of attention mask and padding mask, as numbers to add to the attention scores.
 
-        The result is broadcastable to [batch, heads, targets, sources]; None if there is no mask.
+        The result is broadcastable to [batch, heads, targets, sources]. It is None if neither mask is given.
         """
         mask = None
         if attn_mask is not None:
             mask = _added(attn_mask, query)
-            if mask.dim() == 3:  # a mask for each original head
+            if mask.dim() == 3:  # the mask has a slice for each original head
                 mask = mask.view(query.shape[0], self.full, *mask.shape[1:])[:, self.living]
         if key_padding_mask is not None:
             padding = _added(key_padding_mask if batched else key_padding_mask.unsqueeze(0), query)[:, None, None]
@@ -150,7 +150,7 @@ def _by_head(attention: nn.Module) -> tuple[list[Tensor], list[Tensor | None], T
 
 
 def dead_heads(attention: nn.Module) -> Tensor:
-    """Which heads of an attention are dead: their value weights or their output weights are all zero; bool [heads]."""
+    """Which heads of an attention are dead, that is, have only zero value weights or only zero output weights."""
     (_, _, value), _, output = _by_head(attention)
     return (value == 0).flatten(1).all(1) | (output == 0).all(2).all(0)
 

@@ -36,7 +36,7 @@ UNITS = {
 
 @dataclass
 class Layer:
-    """Surgery report on one layer: units and parameters before and after the removal of dead units."""
+    """Surgery report on one layer: numbers of units and parameters, before and after dead units are removed."""
 
     name: str
     unit: str  # neuron, filter, column or head
@@ -44,7 +44,7 @@ class Layer:
     units_after: int
     parameters_before: int
     parameters_after: int
-    kept: str = ""  # number of dead units that could not be removed, and the reason
+    kept: str = ""  # how many dead units could not be removed, and why; empty if none
 
 
 @dataclass
@@ -86,7 +86,8 @@ def remove_dead(model: nn.Module, strict: bool = False) -> tuple[nn.Module, Repo
     before = {name: (_units(m), _numbers(m)) for name, m in _layers(slim)}
     kept = _slim_attentions(slim)
     wires = links(slim)
-    while sum(_slim_link(slim, link, kept) for link in wires):  # repeat: removed units may make others dead
+    # repeat, because the removal of units may make other units dead
+    while sum(_slim_link(slim, link, kept) for link in wires):
         pass
     for link in wires:
         if link.problem and (dead := int(_constants(slim.get_submodule(link.producer))[0].sum())):
@@ -136,7 +137,7 @@ def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
     constant, value = _constants(producer)
     for part in link.between:
         value = part.apply(value.clone())
-    weight = _read_by(consumer, units_of(producer))  # [units, weights that read each unit]
+    weight = _read_by(consumer, units_of(producer))  # row u has the weights of the consumer that read unit u
     unread = (weight == 0).all(1)
     stays = _not_foldable(link, consumer) & (value != 0) | ~value.isfinite()
     gone = unread | (constant & ~stays)
@@ -155,9 +156,9 @@ def _slim_link(model: nn.Module, link: Link, kept: dict[str, str]) -> bool:
 
 
 def _constants(producer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Network surgery: which units of a layer have only zero weights, and the constant that such a unit outputs.
+    """Network surgery: which units of a layer have only zero weights, and the biases of all units.
 
-    The constant is the bias of the unit, or zero. Both results have the shape [units]."""
+    A unit with zero weights outputs its bias, a constant. Both results have one element per unit."""
     weight = producer.weight.T if isinstance(producer, nn.Embedding) else producer.weight.flatten(1)
     bias = None if isinstance(producer, nn.Embedding) else producer.bias
     return (weight == 0).all(1), weight.new_zeros(len(weight)) if bias is None else bias.detach().clone()
@@ -166,16 +167,17 @@ def _constants(producer: nn.Module) -> tuple[Tensor, Tensor]:
 def _read_by(consumer: nn.Module, units: int) -> Tensor:
     """Network surgery: the weights of the consumer layer that read each unit of the producer.
 
-    Returns [units, weights]. After nn.Flatten, the consumer has several inputs for each unit, one per position.
+    Row u of the result has the weights that read unit u. After nn.Flatten, the consumer has several inputs for each
+    unit, one per position.
     """
     weight = consumer.weight.transpose(0, 1)  # [inputs, outputs, *kernel]
     return weight.reshape(units, -1)
 
 
 def _not_foldable(link: Link, consumer: nn.Module) -> bool:
-    """Network surgery: whether zero padding prevents adding a constant unit to the bias of the consumer.
+    """Network surgery: whether zero padding keeps a constant unit from being replaced by a bias of the consumer.
 
-    Near the border, a convolution or pool mixes the constant with zeros."""
+    Near the border, a convolution or pool mixes the constant output of the unit with zeros."""
     return any(part.borders for part in link.between) or (isinstance(consumer, CONVOLUTIONS) and _pads_zeros(consumer))
 
 
@@ -189,7 +191,7 @@ def _pads_zeros(convolution: nn.Module) -> bool:
 
 
 def _fold(consumer: nn.Module, value: Tensor) -> None:
-    """Network surgery: add the contribution of constant units (`value` [units]) to the bias of the consumer layer."""
+    """Network surgery: add the effect of units with constant outputs, `value` [units], to the consumer's bias."""
     if not (value != 0).any():
         return
     weight = consumer.weight.transpose(0, 1).double()  # [inputs, outputs, *kernel]
@@ -206,7 +208,7 @@ def _add_to_bias(layer: nn.Module, brings: Tensor) -> None:
 
 
 def _cut_units(producer: nn.Module, stays: Tensor) -> None:
-    """Network surgery: remove the units of the producer layer that are not marked in `stays`, bool [units]."""
+    """Network surgery: remove the units of the producer layer that the bool array `stays` does not mark."""
     if isinstance(producer, nn.Embedding):
         producer.weight = _cut(producer.weight, stays, 1)
     else:
@@ -216,13 +218,13 @@ def _cut_units(producer: nn.Module, stays: Tensor) -> None:
 
 
 def _cut_inputs(consumer: nn.Module, stays: Tensor) -> None:
-    """Network surgery: remove the consumer's inputs from units that are not marked in `stays`, bool [units]."""
+    """Network surgery: remove the consumer's inputs from units that the bool array `stays` does not mark."""
     consumer.weight = _cut(consumer.weight, stays.repeat_interleave(width_of(consumer) // len(stays)), 1)
     _resize(consumer)
 
 
 def _cut(parameter: nn.Parameter, stays: Tensor, dimension: int) -> nn.Parameter:
-    """Network surgery: copy a layer parameter, with only the marked indices of one dimension."""
+    """Network surgery: copy a layer parameter, with only the indices of one dimension that `stays` marks."""
     return nn.Parameter(parameter.detach().index_select(dimension, stays.nonzero()[:, 0]), parameter.requires_grad)
 
 
@@ -265,7 +267,9 @@ def _slim_attentions(model: nn.Module) -> dict[str, str]:
 
 
 def _refuse_nested(model: nn.Module) -> None:
-    """Network surgery: disable nested tensors in encoders that contain a SlimAttention, which takes padded tensors."""
+    """Network surgery: disable nested tensors in encoders that contain a SlimAttention.
+
+    SlimAttention takes padded tensors only."""
     for m in model.modules():
         if isinstance(m, nn.TransformerEncoder) and any(isinstance(part, SlimAttention) for part in m.modules()):
             m.enable_nested_tensor = m.use_nested_tensor = False
@@ -275,7 +279,7 @@ def _refuse_nested(model: nn.Module) -> None:
 
 
 def shapes(model: nn.Module) -> dict[str, dict]:
-    """Shapes of layers after surgery, with which `rebuild` makes a small network from a full network."""
+    """Shapes of layers after surgery; `rebuild` uses them to make a small network from a full one."""
     return {
         name: {"attention": m.options()} if isinstance(m, SlimAttention) else _shapes(m) for name, m in _layers(model)
     }
@@ -288,7 +292,7 @@ def _shapes(layer: nn.Module) -> dict[str, list[int]]:
 
 @torch.no_grad()
 def rebuild(model: nn.Module, found: Mapping[str, Mapping]) -> nn.Module:
-    """Repeat network surgery on a full network, in place and without weights: `found` has the new shapes of the layers.
+    """Repeat network surgery on a full network in place: layers get the shapes `found`, as made by `shapes`.
 
     The weights must be loaded afterwards."""
     for name, sizes in found.items():

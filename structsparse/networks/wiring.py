@@ -1,4 +1,4 @@
-"""Wiring of a network: which layer reads the units of which other layer, and the operations between both layers.
+"""Wiring of a network: which layer reads the units of which other layer, and by which operations between them.
 
 The forward functions are traced by torch.fx four times: in training and in evaluation mode, each with and without
 optional arguments. A link between two layers counts only if all four graphs agree. If a forward function cannot be
@@ -27,7 +27,7 @@ ENTRYWISE_MODULES = (
     nn.Softplus, nn.Softsign, nn.LogSigmoid, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Tanhshrink, nn.Softshrink,
     nn.Hardshrink, nn.Threshold,
 )  # fmt: skip
-# modules whose output equals the input; for dropout, only in the mean
+# modules whose output equals the input; the output of dropout does so only on average
 NOTHING_MODULES = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 ENTRYWISE_NAMES = (
     "relu relu6 leaky_relu elu selu celu gelu silu mish tanh sigmoid softplus softsign logsigmoid hardtanh hardswish "
@@ -50,13 +50,13 @@ class Between(NamedTuple):
 
     what: str  # name and arguments of the operation, for comparisons and messages
     apply: Callable[[Tensor], Tensor] | None = None
-    flattens: bool = False  # whether the operation is a flatten, after which a unit takes several entries
+    flattens: bool = False  # whether the operation flattens positions, so that a unit gets several entries
     pools: bool = False  # whether the operation pools neighbouring positions
-    borders: bool = False  # whether zero padding makes a nonzero constant vary near the border
+    borders: bool = False  # whether zero padding changes a constant unit near the border
 
 
 class Link(NamedTuple):
-    """Wiring: a link between two layers; only the layer `consumer` reads the units of the layer `producer`.
+    """Wiring: a link between two layers: the layer `consumer`, and no other, reads the units of the layer `producer`.
 
     If the units cannot be removed, `problem` says why.
     """
@@ -104,7 +104,7 @@ def plain(name: str, layer: nn.Module, faults: dict[str, str]) -> str:
 
 
 def _check(model: nn.Module, link: Link, faults: dict[str, str]) -> Link:
-    """Wiring: fill in the `problem` of a link if a layer must not change or if the shapes do not match."""
+    """Wiring: fill in the `problem` of a link if one of its layers must not change, or if their shapes do not match."""
     ends = [name for name in (link.producer, link.consumer) if name]
     problem = next((why for name in ends if (why := plain(name, model.get_submodule(name), faults))), link.problem)
     if not problem and link.consumer:
@@ -196,7 +196,8 @@ def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
 def _graphs(model: nn.Module) -> list[fx.Graph] | None:
     """Wiring: the four torch.fx graphs of a module; None if tracing fails.
 
-    The graphs are traced in evaluation and training mode, with optional arguments as inputs and with their defaults."""
+    The module is traced in evaluation and in training mode. Each time, optional arguments are first inputs, then have
+    their defaults."""
     parameters = inspect.signature(model.forward).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     modes = {m: m.training for m in model.modules()}
@@ -214,7 +215,9 @@ def _graphs(model: nn.Module) -> list[fx.Graph] | None:
 
 
 def _follow(model: nn.Module, graph: fx.Graph):
-    """Wiring: a link from each layer of a traced graph to the layer that reads its output, or why there is none."""
+    """Wiring: yield a link from each layer of a traced graph to the layer that reads its output.
+
+    If there is no such layer, the link says why."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     read = [node.target.rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     for node in graph.nodes:
@@ -283,7 +286,7 @@ def _between(model: nn.Module, node: fx.Node) -> Between | None:
 
 
 def _module_between(name: str, m: nn.Module) -> Between | None:
-    """Wiring: the operation of a module (activation, dropout, flatten, pool); None if it mixes units."""
+    """Wiring: the operation of a module (activation, dropout, flatten, pool); None if the module may mix units."""
     kind, what = type(m), f"{type(m).__name__} {name}"
     if m._forward_hooks or m._forward_pre_hooks:
         return None
@@ -302,7 +305,7 @@ def _module_between(name: str, m: nn.Module) -> Between | None:
 
 
 def _each(value) -> tuple:
-    """Wiring: the padding of a pool as a tuple; torch stores a number or a tuple."""
+    """Wiring: the padding of a pool as a tuple; a single number becomes a tuple of one."""
     return value if isinstance(value, tuple) else (value,)
 
 

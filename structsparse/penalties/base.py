@@ -23,10 +23,10 @@ from structsparse.prox import Choose, Steps
 
 
 class Dual(NamedTuple):
-    """Penalty base class: what the penalty contributes to the dual objective of a duality gap.
+    """Penalty base class: what a penalty adds to the dual objective, from which a duality gap is computed.
 
-    `share` is a factor from 0 to 1. The gradient of the loss, multiplied by `share`, is feasible in the dual problem.
-    `conjugate` is the convex conjugate of the penalty at -share * gradient."""
+    `share` is a factor from 0 to 1. It makes the gradient of the loss feasible in the dual problem. `conjugate` is the
+    convex conjugate of the penalty at -share * gradient."""
 
     share: float
     conjugate: float
@@ -59,18 +59,18 @@ class Penalty(nn.Module, ABC):
     """Base class of all penalties: strength * Omega(W), a function of the weights W of one parameter.
 
     A new penalty class defines `value`, `prox_`, `gap` and `critical`. In `takes` it lists the group classes that it
-    accepts. `groups` is None if the penalty has no groups. All other members have safe defaults: they return None or
-    raise an error where nothing is known.
+    accepts. `groups` is None if the penalty has no groups. All other members have defaults, which return None or raise
+    an error if the penalty does not support them.
 
     `strength` is a float64 scalar tensor that is saved with the module. To change it, assign a number."""
 
-    # classes of groups that the penalty accepts (Partition, Forest, Cover); None: no groups are needed
+    # classes of groups that the penalty accepts (Partition, Forest, Cover); None stands for a penalty without groups
     takes: ClassVar[tuple[type | None, ...]] = (None,)
     convex = True  # whether the penalty is a convex function of the weights
     is_null = False  # whether the penalty is zero everywhere, so that no prox is needed
     discrete = False  # whether each weight must be one of a few allowed values
     binds_all = False  # whether one regularization term with this penalty may cover all parameters of a model
-    reweightable = False  # whether the class `Reweighting` may change the factor of each group norm between rounds
+    reweightable = False  # whether the class `Reweighting` may change the group factors between rounds of training
     shared = False  # whether all families of disjoint groups share one limit on the number of nonzero groups
     learn = False  # whether training updates the allowed values of the weights, see `discrete.learn`
     ridge = 0.0  # coefficient of an added term ridge / 2 * (sum of squared weights), see the class `Ridged`
@@ -140,14 +140,14 @@ class Penalty(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} is not smooth")
 
     def entering(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Penalty base class: the critical strength of each group alone, float64 [groups]; None by default.
+        """Penalty base class: the critical strength of each group (float64 tensor [groups]); None by default.
 
-        Below this strength the group would become nonzero. `grad_at_zero` is the gradient of the loss where the groups
-        are zero."""
+        The critical strength of a group is the smallest strength at which the group stays zero. `grad_at_zero` is the
+        gradient of the loss where the groups are zero."""
         return None
 
     def sizes(self, W: Tensor) -> Tensor:
-        """Penalty base class: the size of each group of weights, such as a norm: float64 [groups]."""
+        """Penalty base class: the size of each group of weights, such as a norm (float64 tensor [groups])."""
         raise NotImplementedError(f"{type(self).__name__} has no groups with a size")
 
     @property
@@ -160,8 +160,8 @@ class Penalty(nn.Module, ABC):
     def cut_(self, W: Tensor, steps: Steps, choose: Choose) -> None:
         """Penalty base class: the prox, in place, for a limit on the number of nonzero groups.
 
-        For each family k of disjoint groups, the callback choose(k, critical strengths of the groups) returns the
-        strength to use and a mask of the groups that must become zero."""
+        For family k of disjoint groups, choose(k, critical strengths of the groups) is called. It returns the strength
+        to use and a mask of the groups that must become zero."""
         raise NotImplementedError(f"{type(self).__name__} has no families of disjoint groups")
 
     # --- methods for the constraint W >= 0
@@ -209,7 +209,7 @@ class Penalty(nn.Module, ABC):
         return self._scaled_dual(self.nonnegative_critical(gradient))
 
     def _scaled_dual(self, critical: Tensor | None) -> Dual | None:
-        """Penalty base class: the `Dual` of a norm at a gradient, from the critical strength for this gradient.
+        """Penalty base class: the `Dual` of a norm at a gradient, whose critical strength is given.
 
         The result is None if there is no critical strength."""
         if critical is None:
@@ -265,12 +265,12 @@ class Penalty(nn.Module, ABC):
     # --- methods that receive information from training
 
     def fit(self, layout: TableLayout) -> None:
-        """Penalty base class: read what the penalty needs from the layout of the rows of its parameter.
+        """Penalty base class: read what the penalty needs from the layout of the parameter; by default nothing.
 
-        An example is the frequency of each word. By default nothing is read."""
+        An example is the frequency of the word of each row."""
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Penalty base class: let each entry stand for several equal weights, which model.collapse has merged.
+        """Penalty base class: count each entry as several equal weights, which the option model.collapse has merged.
 
         `lengths` holds the number of merged weights per entry. Penalties that cannot count merged weights raise
         UserError."""
@@ -283,13 +283,15 @@ class Penalty(nn.Module, ABC):
     def at_start(cls, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
         """Penalty base class: prepare the penalties of one regularization term at the start of training.
 
-        `penalties` and `weights` are indexed by the name of the parameter. By default nothing happens."""
+        `penalties` and `weights` give the penalty and the weights for each parameter name. By default nothing happens.
+        """
 
     @classmethod
     def at_end(cls, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
         """Penalty base class: complete the penalties of one regularization term at the end of training.
 
-        `penalties` and `weights` are indexed by the name of the parameter. By default nothing happens."""
+        `penalties` and `weights` give the penalty and the weights for each parameter name. By default nothing happens.
+        """
 
     def extra_repr(self) -> str:
         """Penalty base class: the text that describes the strength when the penalty module is printed."""

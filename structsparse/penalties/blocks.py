@@ -19,7 +19,7 @@ ROUNDS = 100  # maximum number of Newton iterations for a critical strength; usu
 class Blocks(Penalty):
     """Base of group lasso penalties over disjoint groups (blocks) of weights.
 
-    The value is strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|). W_g are the weights of group g,
+    The value is strength * ((1 - mix) * sum_g weight_g size(W_g) + mix * sum |W_i|). W_g are the entries of group g,
     weight_g is its factor, size is a norm, and i runs over all entries in groups. All weights of a group become zero
     together."""
 
@@ -34,33 +34,36 @@ class Blocks(Penalty):
 
     @abstractmethod
     def sizes(self, W: Tensor) -> Tensor:
-        """Group lasso penalty over disjoint groups: the size of each group, a norm of its weights: float64 [groups]."""
+        """Group lasso penalty over disjoint groups: a norm of the entries of each group (float64 tensor [groups])."""
 
     def value(self, W: Tensor) -> Tensor:
-        """Value of a group lasso penalty over disjoint groups: strength times weighted group sizes plus l1 norm."""
+        """Value of a group lasso penalty over disjoint groups: strength * (weighted sum of group sizes + l1 norm)."""
         omega = (1 - self.mix) * (self.groups.weight * self.sizes(W)).sum()
         if self.mix > 0:
             omega = omega + self.mix * power_sum(self._grouped(W), 1)
         return self.strength * omega
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Critical strength of a group lasso penalty: the largest critical strength of all disjoint groups."""
+        """Critical strength of a group lasso penalty: the maximum of the critical strengths of all disjoint groups."""
         entering = self.entering(grad_at_zero)
         return torch.cat([entering, entering.new_zeros(1)]).max()
 
     @torch.no_grad()
     def entering(self, grad_at_zero: Tensor) -> Tensor:
-        """Critical strength of each disjoint group alone in a group lasso penalty: float64 [groups].
+        """Critical strength of each disjoint group alone in a group lasso penalty (float64 tensor [groups]).
 
         The critical strength of group g is the number s that solves
 
             dual(soft(grad_g, s * mix)) = s * (1 - mix) * weight_g.
 
-        grad_g is the gradient of the loss in the group, weight_g is the factor of the group, and soft(., cut) is the
-        soft threshold. dual is the dual norm of the group norm. Newton's method starts at s = 0."""
+        - mix: the share of the l1 norm in the penalty.
+        - grad_g: the gradient of the loss in the group.
+        - weight_g: the factor of the group.
+        - soft(., cut): the soft threshold.
+        - dual: the dual norm of the group norm."""
         weight = (1 - self.mix) * self.groups.weight
         entering = torch.zeros_like(weight)
-        for _ in range(ROUNDS if self.mix > 0 else 1):  # with mix = 0 one iteration solves the linear equation
+        for _ in range(ROUNDS if self.mix > 0 else 1):  # without an l1 norm (mix = 0) the equation is linear
             duals, falls = self._duals(grad_at_zero, self.mix * entering)
             slope = weight + self.mix * falls
             moves = torch.where((duals > 0) & (slope > 0), (duals - entering * weight) / slope, 0.0)
@@ -88,8 +91,8 @@ class Blocks(Penalty):
     def _duals(self, W: Tensor, cuts: Tensor) -> tuple[Tensor, Tensor]:
         """Dual norms of the soft-thresholded disjoint groups of a group lasso penalty, and their rates of decrease.
 
-        Both are float64 [groups]. Each group has its own threshold `cuts`. The rate is minus the derivative of the dual
-        norm with respect to the threshold."""
+        Both results are float64 tensors [groups]. `cuts` holds one threshold per group. The rate is minus the
+        derivative of the dual norm with respect to the threshold."""
         sums = self.groups.sums_past(W, cuts)
         if self.dual == 1:
             return sums[1], sums[0]
@@ -99,8 +102,8 @@ class Blocks(Penalty):
     def survivors(self, W: Tensor) -> Tensor:
         """Mask of the entries that a group lasso penalty selects: those of nonzero disjoint groups.
 
-        If single entries are penalised too (mix > 0), zero entries of the groups are not selected. Entries that lie in
-        no group are always selected."""
+        With an l1 norm (mix > 0), zero entries of the groups are not selected. Entries that lie in no group are always
+        selected."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         if self.mix == 0:
             return alive
@@ -114,29 +117,29 @@ class Blocks(Penalty):
 class SparseGroupLasso(Blocks):
     """Sparse group lasso penalty over disjoint groups of weights.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the entries of group g,
     weight_g is its factor, and i runs over all entries in groups."""
 
     dual = 2
 
     def __init__(self, groups: Partition, strength: float, mix: float, whole: bool = False):
         super().__init__(groups, strength, mix)
-        self.whole = whole  # whether `survivors` selects all entries of nonzero groups, for a later training stage
+        self.whole = whole  # whether `survivors` selects all entries of nonzero groups, even zero entries
 
     def survivors(self, W: Tensor) -> Tensor:
         """Mask of the entries that the sparse group lasso penalty selects: those of nonzero disjoint groups.
 
-        If mix is above 0, zero entries of the groups are not selected, unless `whole` is set."""
+        With an l1 norm (mix > 0), zero entries of the groups are not selected, unless `whole` is set."""
         return self.groups.expand(self.groups.alive(W), fill=True).expand_as(W) if self.whole else super().survivors(W)
 
     def sizes(self, W: Tensor) -> Tensor:
-        """Euclidean norm of each disjoint group of the sparse group lasso penalty: float64 [groups]."""
+        """Euclidean norm of each disjoint group of the sparse group lasso penalty (float64 tensor [groups])."""
         return self.groups.norms(W)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Prox of the sparse group lasso penalty over disjoint groups, in place.
 
-        With mix = 0 this is the prox of the group lasso."""
+        Without an l1 norm (mix = 0) this is the prox of the group lasso."""
         if self.mix == 0:
             return prox.group_shrink_(W, self.groups, self.strength, steps)
         strength, entry_strength = self.strength * (1 - self.mix), self.strength * self.mix
@@ -144,7 +147,7 @@ class SparseGroupLasso(Blocks):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """Optimality gap of the sparse group lasso penalty in each disjoint group: float64 [groups].
+        """Optimality gap of the sparse group lasso penalty in each disjoint group (float64 tensor [groups]).
 
         The gap is the distance of -grad from the subdifferential of the penalty at W, where `grad` is the gradient of
         the loss."""
@@ -158,7 +161,7 @@ class SparseGroupLasso(Blocks):
 class GroupLasso(SparseGroupLasso):
     """Group lasso penalty over disjoint groups: strength * sum_g weight_g ||W_g||.
 
-    W_g are the weights of group g, and weight_g is its factor."""
+    W_g are the entries of group g, and weight_g is its factor."""
 
     def __init__(self, groups: Partition, strength: float):
         super().__init__(groups, strength, mix=0.0)
@@ -167,11 +170,10 @@ class GroupLasso(SparseGroupLasso):
 class GroupLassoMax(Blocks):
     """Group lasso penalty over disjoint groups with the maximum norm (l1/l-infinity).
 
-    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the weights of group g,
+    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the entries of group g,
     weight_g is its factor, and i runs over all entries in groups.
 
-    The largest entries of a nonzero group become equal in size. `gap` is the norm of the proximal gradient residual in
-    each group."""
+    The largest entries of a nonzero group become equal in size."""
 
     dual = 1
 
@@ -179,7 +181,7 @@ class GroupLassoMax(Blocks):
         super().__init__(groups, strength, mix)
 
     def sizes(self, W: Tensor) -> Tensor:
-        """Maximum norm of each disjoint group of the group lasso penalty: float64 [groups]."""
+        """Maximum norm of each disjoint group of the group lasso penalty (float64 tensor [groups])."""
         return prox.group_maxima(W.abs(), self.groups)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
@@ -191,7 +193,7 @@ class GroupLassoMax(Blocks):
         return prox.group_clip_(W, self.groups, self.strength * (1 - self.mix), steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """Norm of the proximal gradient residual in each disjoint group of the penalty: float64 [groups]."""
+        """Norm of the proximal gradient residual in each disjoint group of the penalty (float64 tensor [groups])."""
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:

@@ -26,10 +26,10 @@ class Discrete(Penalty):
     the allowed values:
     - "template": 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1 (Suzuki and Nagata, 2013).
     - "kmeans": for each sign, `levels` cluster centres of the initial weights.
-    - A list: the listed values, and their negatives too if no listed value is negative.
+    - A list: the listed values. If none is negative, their negatives are added.
 
-    With `learn` training updates the values, see the function `learn`. The defaults are those of the paper: kappa is 4,
-    or 2 from five levels on; delta is half of eta."""
+    With `learn`, training updates the values, see the function `learn`. The defaults are those of the paper: kappa is
+    4, or 2 from five levels on; delta is half of eta."""
 
     convex = False
     discrete = True
@@ -78,15 +78,15 @@ class Discrete(Penalty):
         return row_norms(residual(self.prox_, W, grad))
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Critical strength of the discrete penalty: None, as zero is a local optimum at any strength."""
+        """Critical strength of the discrete penalty: always None, as zero is a local optimum at any strength."""
         return None
 
     @classmethod
     @torch.no_grad()
     def at_start(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Set the allowed values of discrete penalties with `kmeans` at the start of training.
+        """Set the allowed values of discrete penalties with the option values="kmeans" at the start of training.
 
-        The values are cluster centres of the nonzero weights of all parameters together."""
+        The allowed values are cluster centres of the nonzero weights of all parameters together."""
         waiting = {name: penalty for name, penalty in penalties.items() if len(penalty.values) == 0}
         if not waiting:
             return
@@ -99,7 +99,7 @@ class Discrete(Penalty):
     @classmethod
     @torch.no_grad()
     def at_end(cls, penalties: Mapping[str, Discrete], weights: Mapping[str, Tensor]) -> None:
-        """Store the learnt values of discrete penalties, which are the distinct values of the final weights."""
+        """Store the learnt values of discrete penalties at the end of training: the distinct final weights."""
         learning = {name: penalty for name, penalty in penalties.items() if penalty.learn}
         if not learning:
             return
@@ -119,7 +119,7 @@ class Discrete(Penalty):
 
 
 def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: float, delta: float) -> Tensor:
-    """Allowed values of a discrete penalty from the option `values`: float64, ascending; empty for k-means."""
+    """Allowed values of a discrete penalty from the option `values`: an ascending float64 vector, empty for k-means."""
     if values == KMEANS:
         return torch.zeros(0, dtype=torch.float64)
     if values == TEMPLATE:
@@ -137,8 +137,8 @@ def _values(values: str | Sequence[float], levels_: int, eta: float, kappa: floa
 def learn(copies: Mapping[str, Copied], weights: Mapping[str, Tensor]) -> None:
     """Update the learnt values of discrete penalties, one set for all parameters, in an outer iteration of ADMM.
 
-    Each allowed value moves to the weighted mean of W + A over the entries that are nearest to the value. W are the
-    weights and A the scaled dual variables of ADMM. The mean is weighted with `pull`, see `Copied`."""
+    Each allowed value moves to a weighted mean of W + A over the entries that are nearest to the value. W are the model
+    weights, and A the scaled dual variables of ADMM. An entry counts with the factor `pull`, see `Copied`."""
     learning = {name: copy for name, copy in copies.items() if copy.penalty.learn}
     if learning:
         points = [weights[name] + copy.dual for name, copy in learning.items()]
@@ -161,14 +161,14 @@ class Moved(NamedTuple):
 
 
 class Copied(Penalty):
-    """ADMM penalty that pulls weights W towards a copy U, which bears a discrete penalty or any other penalty.
+    """ADMM penalty that pulls weights W towards a copy U, on which a discrete penalty (or any other) acts.
 
     The value is lasso * sum |W_i| + 1/2 sum pull_i (W_i - (U_i - A_i))^2, where A are scaled dual variables.
 
     ADMM (alternating direction method of multipliers) minimises loss(W) + lasso * sum |W_i| + penalty(U) under the
     constraint W = U. A solver trains W with the ADMM penalty. Then `outer_update` computes
 
-        U <- prox of the inner penalty at W + A, with steps 1 / pull,
+        U <- prox of `penalty` at W + A, with steps 1 / pull,
         A <- A + rate * (W - U),
         pull <- growth * pull, A <- A / growth.
 
@@ -205,7 +205,7 @@ class Copied(Penalty):
         First, a weighted mean of W and the centre replaces W. Then soft thresholding follows. The centre is the copy of
         the weights minus the scaled dual variables."""
         steps = torch.as_tensor(steps, dtype=W.dtype, device=W.device)
-        share = 1 / (1 + steps * self.pull)  # weight of W in the mean of W and the centre
+        share = 1 / (1 + steps * self.pull)  # share of W in the weighted mean of W and the centre
         W.mul_(share).add_((1 - share) * self.centre)
         return prox.soft_threshold_(W, self.strength, 1 / (1 / steps + self.pull))
 
@@ -215,7 +215,7 @@ class Copied(Penalty):
         return row_norms(past_signs(self.pulled(W, grad), W, self.strength.to(W.dtype)))
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """ADMM penalty for discrete weights: no critical strength (None), as W is pulled to a centre, not to zero."""
+        """ADMM penalty for discrete weights: critical strength, always None, as W is pulled to a centre, not to 0."""
         return None
 
     def pulled(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class Copied(Penalty):
 
     @torch.no_grad()
     def outer_update(self, W: Tensor) -> Moved:
-        """ADMM penalty for discrete weights: an outer iteration, which updates copy, dual variables and pull.
+        """ADMM penalty for discrete weights: an outer iteration, which updates copy, dual variables and `pull`.
 
         `W` holds the current weights. Returns the sizes of the changes."""
         before = self.copy.clone()

@@ -15,7 +15,7 @@ from structsparse.penalties.overlaps import _checked_cover, climb
 from structsparse.prox import Steps
 from structsparse.prox.steps import thresholds
 
-FREQUENCIES = ("documents", "counts")  # number of training documents that contain a word; number of its tokens
+FREQUENCIES = ("documents", "counts")  # number of training documents with a word; number of the word's tokens
 
 
 class StructuredElasticNet(Penalty):
@@ -25,7 +25,7 @@ class StructuredElasticNet(Penalty):
 
         strength * (group * sum_g weight_g ||W_g|| + lasso * sum_i |W_i| + squares / 2 * sum_i frequency_i W_i^2).
 
-    W_g are the weights of group g, and weight_g is its factor. The groups may overlap; the other sums run over all
+    W_g are the entries of group g, and weight_g is its factor. The groups may overlap; the other sums run over all
     entries. W is [rows] or [rows, classes], and a group of rows contains the entries of all classes.
 
     `frequency` is a tensor [rows] with the factor of the squares of each row, by default 1. It may also be the name
@@ -58,7 +58,7 @@ class StructuredElasticNet(Penalty):
         self.register_buffer("frequency", weights)
 
     def fit(self, layout: TableLayout) -> None:
-        """Structured elastic net penalty: read the frequency of each row from the layout, if it was given as a name."""
+        """Structured elastic net penalty: if `frequency` is a name, read the frequency of each row from the layout."""
         if self.source is not None:
             self.frequency = layout.frequency(self.source)
             if self.frequency is None:
@@ -102,8 +102,8 @@ class StructuredElasticNet(Penalty):
         """Structured elastic net penalty: smallest subgradient of loss plus penalty, zero where W is optimal.
 
         `grad` is the gradient of the loss at W. First, the gradients of the squares and of the norms of nonzero groups
-        are added. Then the penalties of zero entries and zero groups balance part of this sum. The remainder is a prox
-        of the sum (Moreau's decomposition)."""
+        are added. The penalties of zero entries and zero groups can balance part of this sum. A prox computes the
+        remainder (Moreau's decomposition)."""
         rest = grad.clone()
         if self.squares > 0:
             weights = self._frequency(W)
@@ -172,7 +172,7 @@ class StructuredElasticNet(Penalty):
         return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
-        """Structured elastic net penalty: mask of the atoms (disjoint parts of groups) with a positive group weight."""
+        """Structured elastic net penalty: mask of the penalised atoms, which are disjoint parts of groups."""
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:

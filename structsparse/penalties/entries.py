@@ -32,7 +32,7 @@ class ElasticNet(Penalty):
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Elastic net penalty on entries: the prox, in place: soft thresholding, then division.
 
-        The divisor of an entry is 1 + strength * (1 - mix) * weight * step."""
+        Soft thresholding is the prox of the absolute values, division the prox of the squares."""
         if self.weights is not None:  # the prox depends only on the product of penalty weight and step
             steps = thresholds(self._fitting(W), steps, W)
         if self.mix > 0:
@@ -79,7 +79,7 @@ class ElasticNet(Penalty):
 
     @torch.no_grad()
     def held(self, W: Tensor) -> Tensor:
-        """Elastic net penalty on entries: mask of the penalised entries, which are those with a positive weight."""
+        """Elastic net penalty on entries: mask of the penalised entries, whose penalty weight is positive."""
         ones = torch.ones_like(W, dtype=torch.float64)
         return ones * (1.0 if self.weights is None else self.weights) > 0
 
@@ -96,7 +96,7 @@ class ElasticNet(Penalty):
     def _conjugate(self, size: Tensor) -> Dual | None:
         """Elastic net penalty on entries with squares: the dual at a gradient of the loss; None for strength 0.
 
-        `size` is the absolute gradient of each entry. Under the constraint W >= 0 it is minus the gradient."""
+        `size` is |gradient| for each entry, or -gradient under the constraint W >= 0."""
         if not float(self.strength) > 0:
             return None
         weights = 1.0 if self.weights is None else self.weights.double().clamp(min=torch.finfo(torch.float64).tiny)

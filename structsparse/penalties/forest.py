@@ -40,7 +40,7 @@ class _ForestPenalty(Penalty):
 
     @abstractmethod
     def _measures(self, W: Tensor) -> Tensor:
-        """Forest penalty: the norm of the weights W over each subtree: float64 [nodes]."""
+        """Forest penalty: the norm of the weights W over each subtree (float64 tensor [nodes])."""
 
     @abstractmethod
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
@@ -65,7 +65,7 @@ class _ForestPenalty(Penalty):
         return critical_by_newton(self._omega, lambda V, strength: self._prox_(V, strength, 1.0), pull)
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Forest penalty: accept entries that stand for several equal weights, merged by model.collapse.
+        """Forest penalty: accept entries that stand for several equal weights, merged by the option model.collapse.
 
         The forest counts the merged weights of each node. If single entries are penalised (mix > 0), UserError is
         raised."""
@@ -73,9 +73,9 @@ class _ForestPenalty(Penalty):
             super().for_chains(lengths)
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Forest penalty: mask of the entries that lie in nonzero subtrees or in no subtree.
+        """Forest penalty: mask of the entries that lie in no zero subtree.
 
-        If the penalty makes single entries zero too, zero entries of subtrees are excluded."""
+        If the penalty can make single entries zero, zero entries of subtrees are excluded."""
         alive = self.groups.expand(self.groups.alive(W), fill=True).expand_as(W)
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
 
@@ -95,7 +95,7 @@ class _ForestPenalty(Penalty):
 class TreeGroupLasso(_ForestPenalty):
     """Forest penalty: tree-structured group lasso with the Euclidean norm of each subtree.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of subtree g,
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the entries of subtree g,
     weight_g is its factor, and i runs over all entries in subtrees. Each entry may have its own step size. If step
     sizes differ within a tree, Newton's method computes the prox."""
 
@@ -111,7 +111,7 @@ class TreeGroupLasso(_ForestPenalty):
             )
 
     def _measures(self, W: Tensor) -> Tensor:
-        """Forest penalty: the Euclidean norm of the weights W over each subtree: float64 [nodes]."""
+        """Forest penalty: the Euclidean norm of the weights W over each subtree (float64 tensor [nodes])."""
         return self.groups.norms(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
@@ -122,9 +122,9 @@ class TreeGroupLasso(_ForestPenalty):
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """Forest penalty: the norm of the smallest subgradient of loss plus penalty over each subtree.
 
-        `grad` is the gradient of the loss at W. First, the gradients of the norms of nonzero subtrees are added. Then
-        the penalties of zero subtrees balance part of this sum. The remainder is a prox of the sum (Moreau's
-        decomposition)."""
+        `grad` is the gradient of the loss at W. First, the gradients of the norms of nonzero subtrees are added. The
+        penalties of zero subtrees can balance part of this sum. A prox computes the remainder (Moreau's decomposition).
+        """
         norms, reach = self.groups.norms(W), self.strength * (1 - self.mix) * self.groups.weight
         pull = self.groups.add_down(torch.where(norms > 0, reach / norms, 0.0))
         rest = grad + self.groups.expand(pull, fill=0.0).to(W.dtype) * W
@@ -138,11 +138,11 @@ class TreeGroupLasso(_ForestPenalty):
 class TreeGroupLassoMax(_ForestPenalty):
     """Forest penalty: tree-structured group lasso with the maximum norm of each subtree.
 
-    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the weights of subtree g,
+    The value is strength * ((1 - mix) * sum_g weight_g max |W_g| + mix * sum |W_i|). W_g are the entries of subtree g,
     weight_g is its factor, and i runs over all entries in subtrees. Each entry may have its own step size."""
 
     def _measures(self, W: Tensor) -> Tensor:
-        """Forest penalty: the maximum norm of the weights W over each subtree: float64 [nodes]."""
+        """Forest penalty: the maximum norm of the weights W over each subtree (float64 tensor [nodes])."""
         return self.groups.maxima(W)
 
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
@@ -152,8 +152,8 @@ class TreeGroupLassoMax(_ForestPenalty):
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """Forest penalty: the norm over each subtree of the proximal gradient residual W - prox(W - grad).
 
-        `grad` is the gradient of the loss at W. The residual is zero exactly where -grad is a subgradient of the
-        penalty."""
+        `grad` is the gradient of the loss at W. The residual is zero exactly if -grad is a subgradient of the penalty
+        at W."""
         return self.groups.norms(residual(self.prox_, W, grad))
 
     def nonnegative_gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class TreeGroupLassoMax(_ForestPenalty):
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _selects_entries(self) -> bool:
-        """Forest penalty with maximum norms: whether single entries of a nonzero subtree may become zero (always)."""
+        """Forest penalty with maximum norms: whether single entries of a nonzero subtree may become zero: always."""
         return True
 
 
@@ -170,8 +170,8 @@ def critical_by_newton(
 ) -> Tensor:
     """Forest penalty: the critical strength of a norm omega by Newton's method.
 
-    This is the smallest strength at which the prox of strength * omega, with steps of 1, maps the tensor `pull` to
-    zero. prox_(V, strength) computes this prox of V. The iterates rise from zero and never pass the result."""
+    This is the smallest strength at which a prox maps the tensor `pull` to zero: the prox of strength * omega with
+    steps of 1. prox_(V, strength) computes it at V. The iterates rise from zero and never pass the result."""
     critical = torch.zeros((), dtype=torch.float64, device=pull.device)
     for _ in range(ROUNDS):
         V = prox_(pull.clone(), critical)

@@ -28,7 +28,7 @@ class Radial(Penalty):
     """Base of nonconvex penalties: a concave function h of each group norm or of each absolute entry.
 
     The value is strength * sum_g weight_g h(||W_g||), or strength * sum h(|W_i|) without groups, with h(0) = 0. W_g are
-    the weights of group g, and weight_g is its factor."""
+    the entries of group g, and weight_g is its factor."""
 
     convex = False
     takes = (None, Partition)
@@ -107,7 +107,7 @@ class Radial(Penalty):
 class LogSum(Radial):
     """Nonconvex log-sum penalty: strength * sum_g weight_g epsilon log(1 + ||W_g|| / epsilon).
 
-    W_g are the weights of group g, and weight_g is its factor. Without groups the sum runs over single entries. For
+    W_g are the entries of group g, and weight_g is its factor. Without groups the sum runs over single entries. For
     large epsilon the penalty tends to the group lasso or lasso."""
 
     def __init__(self, strength: float, epsilon: float, groups: Partition | None = None):
@@ -130,16 +130,16 @@ class LogSum(Radial):
 class GroupMCP(Radial):
     """Nonconvex minimax concave penalty (MCP): strength * sum_g weight_g h(||W_g||).
 
-    Here h(t) = t - t^2 / (2 reach) for t up to `reach`, and reach / 2 beyond. W_g are the weights of group g, and
-    weight_g is its factor. Norms above `reach` are not shrunk at all. Without groups the sum runs over single entries.
-    """
+    The function h(t) is t - t^2 / (2 reach) for t up to `reach`, and reach / 2 beyond. W_g are the entries of group g,
+    and weight_g is its factor. Norms above `reach` are not shrunk at all. Without groups the sum runs over single
+    entries."""
 
     def __init__(self, strength: float, reach: float, groups: Partition | None = None):
         super().__init__(strength, groups)
         self.reach = checked_positive(reach, f"the reach of {type(self).__name__}")
 
     def height(self, size: Tensor) -> Tensor:
-        """Nonconvex MCP penalty: the function t - t^2 / (2 reach) of a norm or absolute entry t up to `reach`."""
+        """Nonconvex MCP penalty: t - t^2 / (2 reach) for a group norm or absolute entry t; constant beyond `reach`."""
         near = size.clamp(max=self.reach)
         return near * (1 - near / (2 * self.reach))
 
@@ -181,14 +181,16 @@ class L0(Radial):
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
-        """Nonconvex l0 penalty: norm of the loss gradient in each group or row, at the nonzero weights only."""
+        """Nonconvex l0 penalty: norm of the loss gradient in each group, or in each row if there are no groups.
+
+        Penalised groups or entries that are zero do not count."""
         if self.groups is None:
             return row_norms(grad.masked_fill((W == 0) & (self.strength > 0), 0.0))
         held = ~self.groups.alive(W) & (self.strength * self.groups.weight > 0)
         return self.groups.norms(grad).masked_fill(held, 0.0)
 
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Nonconvex l0 penalty: no critical strength (None), as zero is a local optimum at any strength."""
+        """Nonconvex l0 penalty: critical strength, always None, as zero is a local optimum at any strength."""
         return None
 
 
@@ -198,9 +200,9 @@ class Round(NamedTuple):
     number: int  # index of the round, from 1
     alive: int  # number of nonzero groups
     groups: int  # number of all groups
-    scale: float  # group norm to which norms are compared: epsilon, or the median norm of nonzero groups
-    lightest: float  # minimum of new / initial factor over nonzero groups, without the option `growth`
-    heaviest: float  # maximum of new / initial factor over nonzero groups, without the option `growth`
+    scale: float  # norm to which group norms are compared: epsilon, or the median norm of nonzero groups
+    lightest: float  # minimum over nonzero groups of (new factor / initial factor), without the option `growth`
+    heaviest: float  # maximum over nonzero groups of (new factor / initial factor), without the option `growth`
 
     def __str__(self) -> str:
         return (

@@ -18,7 +18,7 @@ from structsparse.prox import Steps
 
 ROUGH, FINE = 1e-2, 1e-12  # tolerance of the first and of the last prox in the search for a critical strength
 PATIENCE = 60  # maximum number of passes over all groups in each prox of the search for a critical strength
-# critical strength: the tolerance falls after a relative rise of at most max(GAIN * tolerance, LEAST_GAIN)
+# if the critical strength rises by a share of at most max(GAIN * tolerance, LEAST_GAIN), the tolerance is lowered
 GAIN, LEAST_GAIN = 0.01, 1e-10
 ROUNDS = 60  # maximum number of Newton iterations for a critical strength; usually fewer than 12 are needed
 
@@ -26,8 +26,8 @@ ROUNDS = 60  # maximum number of Newton iterations for a critical strength; usua
 def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[..., Tensor], dual: Tensor) -> Tensor:
     """Overlapping group lasso penalty: the critical strength of a norm omega, by Newton's method.
 
-    This is the smallest strength at which the prox of strength * omega, with steps of 1, maps the nonnegative tensor
-    `size` to zero. shrink(size, strength, ...) computes the prox, and `dual` holds its dual variables.
+    This is the smallest strength at which a prox maps the nonnegative tensor `size` to zero: the prox of strength *
+    omega with steps of 1. shrink(size, strength, ...) computes it, and `dual` holds its dual variables.
 
     The iterates rise from zero and never pass the result. Early proxes are inexact to save time. Each prox starts from
     the dual variables of the previous prox."""
@@ -48,15 +48,14 @@ def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[...,
 class OverlappingGroupLasso(Penalty):
     """Overlapping group lasso penalty: group norms over groups that may overlap, with an exact prox.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
-    weight_g is its factor, and i runs over all entries in groups. A Partition is converted to a Cover of its nonempty
-    groups.
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the entries of group g,
+    weight_g is its factor, and i runs over all entries in groups.
 
     `prox_` stops when the duality gap shows that its error is at most tolerance * ||W||. Error and norm are in the
-    metric 1 / steps. Groups whose dual variables lie strictly inside their ball become exactly zero.
+    metric 1 / steps. Groups whose dual variables lie strictly inside the dual ball become exactly zero.
 
-    With `warm`, each prox starts from the dual variables of the previous call. This is faster if W changes little, but
-    the last digits then depend on earlier calls."""
+    With `warm`, each prox starts from the dual variables of the previous call, otherwise from zero. A warm start is
+    faster if W changes little. The last digits then depend on earlier calls."""
 
     groups: Cover
     takes = (Cover, Partition)
@@ -85,8 +84,8 @@ class OverlappingGroupLasso(Penalty):
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
         """Overlapping group lasso penalty: norm of the smallest subgradient of loss plus penalty over each group.
 
-        `grad` is the gradient of the loss at W. First, the gradients of the norms of nonzero groups are added. Then the
-        penalties of zero groups and zero entries balance part of this sum. The remainder is a prox of the sum (Moreau's
+        `grad` is the gradient of the loss at W. First, the gradients of the norms of nonzero groups are added. The
+        penalties of zero groups and zero entries can balance part of this sum. A prox computes the remainder (Moreau's
         decomposition)."""
         groups, strength = self.groups, self.strength * (1 - self.mix)
         norms = groups.norms(W)
@@ -112,7 +111,7 @@ class OverlappingGroupLasso(Penalty):
     def survivors(self, W: Tensor) -> Tensor:
         """Overlapping group lasso penalty: mask of the entries that lie in no zero group.
 
-        If single entries are penalised too (mix > 0), zero entries of the groups are excluded."""
+        With an l1 norm (mix > 0), zero entries of the groups are excluded."""
         spared = self.groups.spared(W).expand_as(W)
         return spared & ((W != 0) | ~self.groups.covered()) if self.mix > 0 else spared
 
@@ -140,8 +139,8 @@ class OverlappingGroupLasso(Penalty):
     def _dual(self, W: Tensor, steps: Steps) -> Tensor | None:
         """Overlapping group lasso penalty: dual variables from which a warm prox starts; None without `warm`.
 
-        One step for all entries of an atom, and a step per entry, need different dual variables. Groups are unions of
-        disjoint atoms."""
+        There are two sets of dual variables: for one step per atom (set of entries that no group divides), and for a
+        step per entry."""
         if not self.warm:
             return None
         over_atoms = prox.one_step_per_atom(self.groups, steps)
@@ -164,9 +163,9 @@ def _checked_cover(groups, penalty: str) -> Cover:
 
 
 class NestedGroupLasso(OverlappingGroupLasso):
-    """Group lasso penalty over nested groups, where one of two overlapping groups contains the other.
+    """Group lasso penalty over nested groups: of any two overlapping groups, one contains the other.
 
-    The value is strength * sum_g weight_g ||W_g||. W_g are the weights of group g, and weight_g is its factor. With one
+    The value is strength * sum_g weight_g ||W_g||. W_g are the entries of group g, and weight_g is its factor. With one
     step size for all entries, one pass over the groups computes the exact prox, inner groups first. A budget (limit on
     the number of nonzero groups) is possible, see callbacks.budget."""
 
@@ -194,11 +193,11 @@ class NestedGroupLasso(OverlappingGroupLasso):
 class SequentialGroupLasso(OverlappingGroupLasso):
     """Overlapping group lasso penalty with an approximate prox: one family of disjoint groups after the other.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the entries of group g,
     weight_g is its factor, and i runs over all entries in groups.
 
     If groups of different families overlap, `prox_` is not the prox of this value. Training then does not reach the
-    optimum. `prox_` costs one pass over all groups.
+    optimum.
 
     `groups` is a Cover, which is split into families, or a list of Partitions in the order of application. `shared`
     says whether all families share one limit on the number of nonzero groups, see callbacks.budget."""
@@ -228,8 +227,8 @@ class SequentialGroupLasso(OverlappingGroupLasso):
     def families(self) -> list[int]:
         """Overlapping group lasso penalty: the number of groups in each family of disjoint groups.
 
-        The list is empty if entries are penalised and there are several families: no budget of groups is possible then.
-        """
+        The list is empty, and no budget of groups is possible, if there are several families and single entries are
+        penalised."""
         if self.mix > 0 and len(self.turns) > 1:
             return []
         return [turn.groups.stop - turn.groups.start for turn in self.turns]
@@ -246,26 +245,25 @@ class Residuals(NamedTuple):
     """Overlapping group lasso penalty: the residuals of consensus ADMM, both zero at the optimum."""
 
     primal: Tensor  # norm of the difference between the weights and the copies of all groups
-    dual: Tensor  # rho * norm of the change of `copy_sums` (copies, summed over the groups of each entry)
+    dual: Tensor  # ADMM parameter rho * norm of the change of `copy_sums` (for each entry, the sum of its copies)
 
 
 class ConsensusGroupLasso(OverlappingGroupLasso):
-    """Overlapping group lasso penalty by consensus ADMM, where each group has a copy of its weights.
+    """Overlapping group lasso penalty by consensus ADMM, where each group has a copy of its entries.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the weights of group g,
+    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the entries of group g,
     weight_g is its factor, and i runs over all entries in groups.
 
-    v_g is the copy of the weights of group g, and u_g are scaled dual variables. `prox_` pulls W towards the copies; it
-    is the prox of strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2. Then `outer_update(W)` updates
-    copies and dual variables:
+    v_g is the copy of W_g, u_g are scaled dual variables, and rho is the step parameter of ADMM. `prox_` pulls W
+    towards the copies; it is the prox of strength * mix * ||W||_1 + rho / 2 * sum_g ||W_g - v_g + u_g||^2. Then
+    `outer_update(W)` updates copies and dual variables:
 
         v_g <- group prox of (W_g + u_g) with strength * (1 - mix) * weight_g / rho,    u_g <- u_g + W_g - v_g.
 
     The iteration converges for every rho, if W is trained almost to the minimum before each update. With `adaptive`,
     rho changes by a factor of 2 to 10 if the relative residuals differ.
 
-    W has exact zeros only if mix is above 0. The copies have exact zeros, and `survivors` uses the copies. Memory and
-    time are linear in the total size of all groups."""
+    W has exact zeros only if mix is above 0. The copies have exact zeros, and `survivors` uses the copies."""
 
     def __init__(self, groups: Cover, strength: float, mix: float = 0.0, rho: float = 1.0, adaptive: bool = False):
         super().__init__(groups, strength, mix)
@@ -277,7 +275,7 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))
         for name, length in (("copies", groups.copies), ("duals", groups.copies)):
             self.register_buffer(name, torch.zeros(length, dtype=torch.float64))
-        # for each entry, sums over its groups; entries are sorted by atom (set of entries that no group divides)
+        # sums over the copies and over the dual variables of each entry, sorted by atom (set that no group divides)
         for name in ("copy_sums", "dual_sums"):
             self.register_buffer(name, torch.zeros(entries, dtype=torch.float64))
 
@@ -311,13 +309,14 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
     def survivors(self, W: Tensor) -> Tensor:
         """Overlapping group lasso penalty by consensus ADMM: mask of the entries that lie in no group with a zero copy.
 
-        Entries of groups with zero weights are excluded. With mix > 0, all zero entries of the groups are excluded."""
+        Entries of groups whose weights are all zero are excluded. With mix > 0, all zero entries of the groups are
+        excluded."""
         if not bool(self.updates):
             return super().survivors(W)
         return super().survivors(W) & prox.spared_by_copies(self.groups, self.copies).view(W.shape)
 
     def _balance(self, residuals: Residuals, size: Tensor) -> None:
-        """Overlapping group lasso penalty by consensus ADMM: change rho towards equal relative residuals.
+        """Overlapping group lasso penalty by consensus ADMM: change the parameter rho towards equal relative residuals.
 
         The products rho * duals do not change. `size` is the norm of the copies or of the weights, whichever is larger.
         """

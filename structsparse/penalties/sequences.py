@@ -48,7 +48,7 @@ class FusedLasso(Coupled):
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Fused lasso penalty on sequences: the prox of the differences, then soft thresholding, in place.
 
-        If mix is above 0, all entries must have the same step. The composition is exact then."""
+        The composition is exact. With an l1 norm (mix > 0), all entries must have the same step."""
         if self.mix > 0:
             refuse_entry_steps(steps, "FusedLasso with a mix above 0", "choose mix=0 or plain SGD")
         prox.smooth_(self._checked(W), self.dimension, self.strength * (1 - self.mix), steps)
@@ -56,13 +56,11 @@ class FusedLasso(Coupled):
 
     @torch.no_grad()
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
-        """Fused lasso penalty on sequences: the critical strength; None if mix is 0."""
+        """Fused lasso penalty on sequences: the critical strength; None without an l1 norm (mix = 0)."""
         return self._critical(grad_at_zero, signs=(1, -1))
 
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """Fused lasso penalty on sequences: the prox under V >= 0, which is the positive part of the prox, in place.
-
-        The positive part must be taken after the unconstrained prox."""
+        """Fused lasso penalty on sequences: the prox under W >= 0, which is the positive part of the prox, in place."""
         return positive_(self.prox_(W, steps))
 
     @torch.no_grad()
@@ -73,9 +71,11 @@ class FusedLasso(Coupled):
     def _critical(self, grad: Tensor, signs: tuple[int, ...]) -> Tensor | None:
         """Fused lasso penalty on sequences: the critical strength, the maximum of a ratio over all intervals.
 
-        The ratio of an interval of positions is |sum of grad| / (mix * length + (1 - mix) * inner ends). `grad` is the
-        gradient of the loss at zero. "inner ends" counts the ends of the interval that are not ends of the sequence.
-        `signs` lists the allowed signs of the sum of -grad: (1,) for W >= 0, else (1, -1)."""
+        The ratio of an interval of positions is |sum of grad| / (mix * length + (1 - mix) * inner ends).
+        - mix: the share of the l1 norm in the penalty.
+        - inner ends: the number of ends of the interval that are not ends of the sequence.
+        - `grad`: the gradient of the loss at zero.
+        - `signs`: the allowed signs of the sum of -grad, (1,) for W >= 0, else (1, -1)."""
         if self.mix == 0:
             return None
         pull = -self._checked(grad).movedim(self.dimension, 0).double()[:, None].flatten(1)  # [positions, sequences]
@@ -102,9 +102,11 @@ class FusedLasso(Coupled):
 def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
     """Fused lasso penalty on sequences: one round of Dinkelbach's method for the critical strength.
 
-    Returns pull / cost of the interval with the largest pull - strength * cost. Pull is minus the sum of the gradients
-    of the loss. Cost is mix * length + (1 - mix) * (number of ends inside the sequence). `sums` [positions + 1,
-    sequences] are cumulative sums of the pull."""
+    Returns the ratio pull / cost of the interval with the largest pull - strength * cost.
+    - Pull: minus the sum of the gradients of the loss over the interval.
+    - Cost: mix * length + (1 - mix) * (number of ends inside the sequence).
+    - mix: the share of the l1 norm in the penalty.
+    - `sums`: cumulative sums of the pull, of shape [positions + 1, sequences]."""
     held = sums - strength * mix * torch.arange(len(sums), device=sums.device)[:, None]
     end = strength * (1 - mix)  # penalty of each end of an interval that is not an end of the sequence
     starts, stops = held[:-1].clone(), held[1:].clone()
@@ -121,14 +123,14 @@ def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
 class Sorted(Coupled):
     """Base of sorted l1 penalties, on entries as a sequence from the largest to the smallest.
 
-    The value is strength * sum_i weights_i |W|_(i). |W|_(i) is the i-th largest absolute value. The weights do not
-    increase with i."""
+    The value is strength * sum_i weights_i |W|_(i). |W|_(i) is the i-th largest absolute value. The factors weights_i
+    do not increase with i."""
 
     @abstractmethod
     def sorted_weights(self, W: Tensor) -> Tensor:
-        """Sorted l1 penalty: the weight of each rank in the sequence of sorted entries: float64 [entries].
+        """Sorted l1 penalty: the factor of each rank in the sequence of sorted entries (float64 tensor [entries]).
 
-        The first weight belongs to the entry of W with the largest absolute value."""
+        The first factor belongs to the entry of W with the largest absolute value."""
 
     def value(self, W: Tensor) -> Tensor:
         """Sorted l1 penalty: the value, strength times a weighted sum of the sequence of sorted absolute entries."""
@@ -143,18 +145,19 @@ class Sorted(Coupled):
     def critical(self, grad_at_zero: Tensor) -> Tensor | None:
         """Sorted l1 penalty on a sequence of sorted entries: the critical strength.
 
-        It is the maximum over k of (sum of the k largest absolute gradients) / (sum of the first k weights)."""
+        It is the maximum over k of (sum of the k largest absolute gradients) / (sum of the k largest penalty factors).
+        """
         size = grad_at_zero.abs().flatten().double().sort(descending=True).values
         reach = self.sorted_weights(grad_at_zero).cumsum(0)
-        held = torch.where(reach > 0, size.cumsum(0) / reach, 0.0)  # if the first weights are 0, they penalise nothing
+        held = torch.where(reach > 0, size.cumsum(0) / reach, 0.0)  # the sum of the first weights may be 0
         return torch.cat([held, held.new_zeros(1)]).max()
 
 
 class SLOPE(Sorted):
     """SLOPE, a sorted l1 penalty on the sequence of absolute entries in descending order.
 
-    The value is strength * sum_i weights_i |W|_(i), where |W|_(1) >= |W|_(2) >= ... The weights do not increase with i.
-    The largest entries are shrunk most, and entries of equal size stay equal in size."""
+    The value is strength * sum_i weights_i |W|_(i), where |W|_(1) >= |W|_(2) >= ... The factors weights_i do not
+    increase with i. The largest entries are shrunk most, and entries of equal size stay equal in size."""
 
     def __init__(self, strength: float, weights: Tensor):
         super().__init__(strength)
@@ -171,23 +174,23 @@ class SLOPE(Sorted):
         self.register_buffer("weights", weights)
 
     def sorted_weights(self, W: Tensor) -> Tensor:
-        """SLOPE penalty: the given weights of the ranks in the sorted sequence, checked to be one per entry of W."""
+        """SLOPE penalty: the given factors of the ranks in the sorted sequence, checked to be one per entry of W."""
         if len(self.weights) != W.numel():
             raise UserError(f"SLOPE has {len(self.weights)} weights, expected one for each entry of {tuple(W.shape)}")
         return self.weights
 
 
 class OSCAR(Sorted):
-    """OSCAR, a sorted l1 penalty on the sequence of sorted entries, with linearly falling weights.
+    """OSCAR, a sorted l1 penalty on the sequence of sorted entries, with linearly falling factors.
 
-    The value is strength * (mix * sum |W_i| + (1 - mix) * sum_{i < j} max(|W_i|, |W_j|)). Among n sorted entries, the
-    i-th largest is the maximum in n - i pairs. The sum over pairs makes entries equal in size."""
+    The value is strength * (mix * sum |W_i| + (1 - mix) * sum_{i < j} max(|W_i|, |W_j|)). The sum over pairs makes
+    entries equal in size."""
 
     def __init__(self, strength: float, mix: float):
         super().__init__(strength)
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
 
     def sorted_weights(self, W: Tensor) -> Tensor:
-        """OSCAR penalty: the weights of the ranks in the sorted sequence, mix + (1 - mix) * (n - i) for rank i of n."""
+        """OSCAR penalty: the factors of the ranks in the sorted sequence, mix + (1 - mix) * (n - i) for rank i of n."""
         pairs = torch.arange(W.numel() - 1, -1, -1, dtype=torch.float64, device=W.device)
         return self.mix + (1 - self.mix) * pairs

@@ -78,7 +78,7 @@ class Nonnegative(_Around):
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """Nonnegative penalty wrapper: the prox of the inner penalty under the constraint V >= 0, in place."""
+        """Nonnegative penalty wrapper: the prox of the inner penalty under the constraint W >= 0, in place."""
         return self.penalty.nonnegative_prox_(W, steps)
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class Ridged(_Around):
 
     @torch.no_grad()
     def nonnegative_prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """Ridge penalty wrapper: the prox of the inner penalty plus ridge under the constraint V >= 0, in place."""
+        """Ridge penalty wrapper: the prox of the inner penalty plus ridge under the constraint W >= 0, in place."""
         return self.penalty.nonnegative_prox_(W, self._shrink_(W, steps))
 
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:
@@ -169,13 +169,14 @@ class Ridged(_Around):
     def _conjugate(self, gradient: Tensor, prox_: Callable[[Tensor, Steps], Tensor]) -> Dual:
         """Ridge penalty wrapper: the dual of inner penalty plus ridge at a gradient of the loss, for a ridge above 0.
 
-        The convex conjugate is computed with the prox of -gradient / ridge, with steps of 1 / ridge."""
+        For the convex conjugate, the prox of the inner penalty is applied to -gradient / ridge, with steps of 1 /
+        ridge."""
         best = prox_(gradient / -self.ridge, 1 / self.ridge)
         pulled = -float((gradient * best).sum()) - self.ridge / 2 * float(best.square().sum())
         return Dual(1.0, pulled - float(self.penalty.value(best)))
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Ridge penalty wrapper: refuse entries that stand for several equal weights, which a ridge does not count."""
+        """Ridge penalty wrapper: refuse entries that stand for several equal weights; a ridge cannot count them."""
         raise UserError("a ridge does not count the weights that a collapsed one stands for; set model.collapse=false")
 
     def extra_repr(self) -> str:

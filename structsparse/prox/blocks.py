@@ -75,8 +75,8 @@ def _group_shrink_metric_(W, groups, strength, steps) -> Tensor:
 def _metric_norms(W, groups, reach) -> Tensor:
     """Norm of each disjoint group after the group lasso prox with a step per entry, by Newton's method.
 
-    The result is [groups]. `reach` is strength * group weight * step for each entry. `kernels.prox.blocks` explains why
-    Newton's method converges.
+    `reach` is strength * group weight * step for each entry. `kernels.prox.blocks` explains why Newton's method
+    converges.
     """
     tiny, tolerance = torch.finfo(W.dtype).tiny, 4 * torch.finfo(W.dtype).eps
     theta = groups.norms(W - torch.clamp(W, -reach, reach))

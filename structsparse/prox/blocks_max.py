@@ -12,7 +12,7 @@ ROUNDS = 40  # maximum number of Newton iterations of the torch code; random inp
 
 
 def group_maxima(X: Tensor, groups: Partition) -> Tensor:
-    """Maximum entry of each disjoint group, at least 0, for the l1/l-infinity prox: float64 [groups].
+    """Maximum of 0 and the entries of each disjoint group, for the l1/l-infinity prox (float64 tensor [groups]).
 
     If several entries attain the maximum, they share the gradient.
     """

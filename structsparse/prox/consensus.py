@@ -25,12 +25,12 @@ def towards_consensus_(
 
         entry_strength * ||V||_1 + rho / 2 * sum of (V - t)^2 over the copies t of each entry.
 
-    `targets` holds the sum of the copies of each entry, sorted by atom. Groups are unions of disjoint atoms. The
-    solution, for an entry with m copies and share = 1 / (1 + 1 / (steps * rho * m)), is
+    rho is the step parameter of ADMM. `targets` holds the sum of the copies of each entry, sorted by atom (set of
+    entries that no group divides). For an entry with m copies, the solution is
 
         V = soft(W * (1 - share) + mean of copies * share, entry_strength * share / (rho * m)).
 
-    soft(x, cut) is the soft threshold.
+    soft(x, cut) is the soft threshold, and share is 1 / (1 + 1 / (steps * rho * m)).
     """
     counts = torch.broadcast_to(cover.expand(cover.multiplicity.double(), fill=0.0), W.shape)
     bound = torch.where(counts > 0, counts, 1.0)
@@ -41,9 +41,9 @@ def towards_consensus_(
 
 
 def in_place_of_atoms(cover: Cover, values: Tensor) -> Tensor:
-    """Consensus prox: reorder values of entries that are sorted by atom to the order of the parameter.
+    """Consensus prox: reorder values of entries from the order of atoms to the order of the parameter.
 
-    Groups are unions of disjoint atoms. Entries in no group get zero.
+    An atom is a set of entries that no group divides. Entries in no group get zero.
     """
     order = cover.entries()[0]
     return values if order is None else values.new_zeros(cover.shape.numel()).index_copy(0, order, values)
@@ -55,9 +55,9 @@ def update_consensus_(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Consensus ADMM after the prox: update of the copies and dual variables of overlapping groups.
 
-    In each group, with z = W + duals: copies <- group prox of z, duals <- z - copies. `reach` [groups] is the threshold
-    of the group prox. `copy_sums` and `dual_sums` become the sums over the groups of each entry. Returns three norms
-    over all groups: of W - copies, of copies and of W.
+    In each group, with z = W + duals: copies <- group prox of z, duals <- z - copies. `reach` holds the threshold of
+    the group prox for each group. `copy_sums` and `dual_sums` get, for each entry, the sums of its copies and of its
+    dual variables. Returns three norms, which count an entry once per group: of W - copies, of copies and of W.
     """
     order, bounds = cover.entries()
     flat = W.flatten().double() if order is None else W.flatten().double()[order]

@@ -1,7 +1,7 @@
 """Prox of discrete weights: rounding of entries to a few values, and choice of these values.
 
 The values come from a template formula, from k-means, or are means of weights. They form an ascending float64 vector
-without repetitions that contains zero.
+that contains zero, and no value twice.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ def both_signs(sizes: Sequence[float]) -> Tensor:
 def centres(weights: Tensor, levels: int) -> Tensor:
     """A few values for discrete weights, by k-means: 0, and `levels` cluster centres of the weights of each sign.
 
-    `weights` is [entries]. The centres start at evenly spaced quantiles. A sign with fewer than `levels` distinct
-    weights gets one centre for each distinct weight.
+    `weights` is [entries]. A sign with fewer than `levels` distinct weights gets one centre for each distinct weight.
     """
     values = [weights.new_zeros(1, dtype=torch.float64)]
     for sign in (-1, 1):
@@ -53,7 +52,7 @@ def centres(weights: Tensor, levels: int) -> Tensor:
 
 @torch.no_grad()
 def moved_to_means(values: Tensor, points: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """Move each of a few values except zero to the weighted mean of the points that are nearest to the value.
+    """A few values, each moved to the weighted mean of the points that are nearest to it; zero does not move.
 
     `points` and `weights` are lists of tensors, and weights[k] broadcasts to points[k]. A value without points does not
     move.

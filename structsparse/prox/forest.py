@@ -60,10 +60,7 @@ def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Ste
     """Prox of largest absolute values of the subtrees of a forest plus an l1 norm of the entries, in place.
 
     The penalty is strength * sum_g weight_g max |V_g| + entry_strength * ||V||_1. V_g are the entries of subtree g, and
-    weight_g is its factor.
-
-    The result is exact, even with a step per entry. A subtree with entries w_e is clipped at the height r that solves
-    sum_e max(|w_e| - r, 0) / step_e = strength * weight_g. The torch code must wait for the device.
+    weight_g is its factor. The result is exact, even with a step per entry.
     """
     groups.check(W)
     if not walkable(W):
@@ -111,7 +108,7 @@ def _grouped(groups: Forest, steps: Steps, W: Tensor) -> Steps:
 def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
     """Prox of norms of the subtrees of a forest in torch, one level after the other.
 
-    `reach` [nodes] is the threshold of the norm of each subtree.
+    `reach` holds the threshold of the norm of each subtree.
     """
     squares, reach = groups.in_levels(groups.own.sums(W * W)).clone(), groups.in_levels(reach)
     factor, between = torch.empty_like(squares), groups.steps_between_levels()
@@ -178,7 +175,7 @@ def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
     while True:
         mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
         total = torch.zeros_like(reach).index_add_(0, above, counts)
-        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # heights never fall
+        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # clip heights never fall
         stays = values > limit[above]
         if stays.all():
             break

@@ -3,7 +3,7 @@
 The critical strength of a group is the smallest penalty strength at which the prox makes the group zero. The prox
 shrinks inner groups first. At strength s and a step of 1, the norm of group g just before its shrinkage is r_g(s), with
 
-    r_g(s)^2 = squares of the entries of g in no inner group + sum over c of max(0, r_c(s) - s * weight_c)^2.
+    r_g(s)^2 = sum of squares of the entries of g in no inner group + sum over c of max(0, r_c(s) - s * weight_c)^2.
 
 c runs over the groups directly inside g, and weight_c is the factor of group c. Group g dies (becomes zero) at the s
 where r_g(s) = s * weight_g, or earlier if a group around g dies.
@@ -62,16 +62,19 @@ class Nesting(NamedTuple):
         return cls(torch.stack(around), inner)
 
     def tiers(self) -> list[Tensor]:
-        """Critical strengths of nested groups: the groups at each nesting depth above 0, deepest first."""
+        """Critical strengths of nested groups: lists of the groups at each nesting depth, deepest first.
+
+        The outermost groups (depth 0) are left out.
+        """
         depth = (self.around >= 0).sum(0) - 1
         return [(depth == level).nonzero().flatten() for level in range(len(self.around) - 1, 0, -1)]
 
 
 def dying(norms: Tensor, cover: Cover) -> Tensor:
-    """Critical strengths: the penalty strength at which the prox makes each nested group zero: float64 [groups].
+    """Critical strengths: the strength at which the prox makes each nested group zero (float64 tensor [groups]).
 
-    `norms` [atoms] are the norms of the atoms, and the step is 1. Groups are unions of disjoint atoms. All strengths
-    are found together, by bisection.
+    `norms` holds the norm of each atom (set of entries that no group divides), and the step is 1. All strengths are
+    found together, by bisection.
     """
     nesting, squares = Nesting.of(cover), norms.double().square()
     tiers, around, held = nesting.tiers(), nesting.around, nesting.inner >= 0
@@ -89,11 +92,10 @@ def dying(norms: Tensor, cover: Cover) -> Tensor:
 
 
 def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor], at: Tensor) -> Tensor:
-    """Critical strengths of nested groups: squared norm of each group just before the prox shrinks it: [groups].
+    """Critical strengths of nested groups: squared norm of each group just before the prox shrinks it.
 
-    Each group has a trial strength. at[k, g] is the trial strength of the group k levels outside group g. The norm of
-    group g at all these strengths is needed for the groups around g. `direct` [groups] holds the sum of squares of the
-    entries that lie in no inner group.
+    Each group has its own trial strength: at[k, g] is the trial strength of the group k levels outside group g.
+    `direct` holds, for each group, the sum of squares of the entries that lie in no inner group.
     """
     squares = direct.repeat(len(at), 1)
     for tier in tiers:
@@ -116,9 +118,9 @@ def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance
     refuse_entry_steps(steps, "nested groups under a budget", "take sgd or online_perceptron, or overlap_sequential")
 
     def solve(x, steps, over_atoms):
-        """Prox of the norms of the atoms of nested groups, at the strength chosen from the critical strengths.
+        """Prox of nested groups at the strength chosen from the critical strengths, given the norms of atoms.
 
-        `x` holds the norms of the atoms.
+        `x` holds the norms of the atoms, which are sets of entries that no group divides.
         """
         strength, dead = choose(0, dying(torch.where(x == 0, 0.0, x / steps), cover))
         if strength > 0:

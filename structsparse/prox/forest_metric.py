@@ -82,7 +82,7 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        self.bound = self.reach / squares.sqrt()  # squared norm of x / steps of each subtree, after shrinking
+        self.bound = self.reach / squares.sqrt()  # `squares`: squared norm of x / steps on each subtree, shrunk
         self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]
@@ -90,7 +90,7 @@ class _Newton:
         return torch.where(factor == 0, torch.inf, torch.where(self.reach > 0, self.reach / norms, 0.0))
 
     def _up(self, tau: Tensor, q: Tensor):
-        """Forest prox in a diagonal metric: one upward pass of Newton's elimination, from the leaves to the roots.
+        """Forest prox in a diagonal metric: upward pass of the elimination in Newton's method, from leaves to roots.
 
         `tau` is threshold / norm of each subtree, and `q` sums tau along the path from the root. Returns the largest
         residual, the residuals as a share of the penalty's value, and intermediate results for `_moved`.
@@ -157,7 +157,7 @@ class _Newton:
         return tau
 
     def _stiffest(self) -> Tensor:
-        """Forest prox in a diagonal metric: largest 1 / step of the nonzero entries of each subtree: [nodes]."""
+        """Forest prox in a diagonal metric: largest 1 / step over the nonzero entries of each subtree."""
         metric = torch.where(self.x == 0, 0.0, 1 / self.steps)
         owners = self.groups.ids.expand(self.groups.shape).flatten().remainder(len(self.reach) + 1)
         largest = self.reach.new_zeros(len(self.reach) + 1).scatter_reduce(0, owners, metric.flatten(), "amax")[:-1]
@@ -176,7 +176,7 @@ class _Newton:
     def _of_nodes(self, X: Tensor) -> Tensor:
         """Forest prox in a diagonal metric: sums of X over the entries of each node, without the nodes below.
 
-        The result is [nodes], in level order (sorted by depth).
+        The nodes are in level order (sorted by depth).
         """
         return self.groups.in_levels(self.groups.own.sums(X))
 

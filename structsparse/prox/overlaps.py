@@ -30,7 +30,7 @@ ROUNDS = 4_000  # maximum number of passes over all groups
 PATIENCE, WORK = 60, 1 << 16
 FEW = 1000  # maximum number of groups for the interior point method
 MANY = 1 << 16  # total size of all groups above which the interior point method is tried first
-CHECK = 50  # dual ascent iterations between two duality gaps; computing a gap waits for the device
+CHECK = 50  # number of dual ascent iterations between two computations of the duality gap, which wait for the device
 WARNED = weakref.WeakSet()  # covers (sets of groups) for which a warning of an inexact prox was given
 
 # function (x, steps, over_atoms): the prox of x, which holds the norms of atoms if over_atoms, else entries
@@ -55,8 +55,8 @@ def overlapping_shrink_(
     The penalty is strength * sum_g weight_g ||V_g|| + entry_strength * ||V||_1. V_g are the entries of group g, and
     weight_g is its factor. The soft threshold of the entries comes first, then the prox of the group norms.
 
-    The iteration stops when the duality gap shows that V is within tolerance * ||W|| of the minimum. Distance and norm
-    are in the metric 1 / steps.
+    The iteration stops when the duality gap shows that the error is at most tolerance * ||W||. Error and norm are in
+    the metric 1 / steps.
     - `dual`: dual variables to start from, updated in place, see `new_dual`.
     - `weight`: replaces the weights of the cover.
     - `tell`: whether to warn, once per cover, that the tolerance was not reached.
@@ -66,9 +66,9 @@ def overlapping_shrink_(
     tolerance = max(tolerance, 0.1 * torch.finfo(W.dtype).eps)
 
     def solve(x, steps, over_atoms):
-        """Prox of the norms of overlapping groups at x, which holds norms of atoms or entries.
+        """Prox of the norms of overlapping groups at x, with a warning if the result is inexact.
 
-        The numba kernels or torch code compute the result. If it is inexact, a warning is given.
+        `x` holds entries, or the norms of atoms (sets of entries that no group divides).
         """
         minimise = minimise_by_kernels if walkable(W) else minimise_by_torch
         v, distance = minimise(x, steps, cover, reach, over_atoms, tolerance, dual, rounds)
@@ -80,9 +80,9 @@ def overlapping_shrink_(
 
 
 def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
-    """Overlapping groups prox: whether the shape of the steps shows one step for all entries of each atom.
+    """Overlapping groups prox: whether all entries of each atom have one step, as the shape of the steps shows.
 
-    Groups are unions of disjoint atoms.
+    Atoms are sets of entries that no group divides.
     """
     if is_scalar(steps):
         return True
@@ -113,7 +113,7 @@ def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
     """Overlapping groups prox, like `on_norms_`, for atoms that are row blocks in CPU memory.
 
     Groups are unions of disjoint atoms. The first pass over memory computes the norms of the atoms, the second
-    multiplies the atoms. Both passes apply the soft threshold.
+    multiplies the atoms.
     """
     blocks = cover.atoms.offsets.numpy(), cover.shape[1:].numel()
     cut = number(thresholds(entry_strength, steps, W), W)
@@ -126,7 +126,7 @@ def _scale_blocks_(solve, W, cover, entry_strength, steps) -> Tensor:
 
 
 def _factors(before: Tensor, after: Tensor) -> Tensor:
-    """Overlapping groups prox: factor of each atom (set that no group divides): norm after / before the prox."""
+    """Overlapping groups prox: norm after the prox / norm before the prox of each atom (set that no group divides)."""
     return torch.where(before == 0, 1.0, after / before)
 
 
@@ -162,9 +162,10 @@ def set_arrays(cover: Cover, over_atoms: bool) -> tuple:
 
 
 def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
-    """Overlapping groups prox: index and group of each copy of an entry (or of an atom), as int64 [copies].
+    """Overlapping groups prox: for each copy of an entry or atom, the index of the entry or atom and its group.
 
-    An entry or atom has a copy in each group that contains it. Groups are unions of disjoint atoms.
+    An entry or atom has a copy in each group that contains it. Groups are unions of disjoint atoms. Returns two int64
+    tensors [copies].
     """
     return (cover.members.long(), cover.owner.long()) if over_atoms else cover.pairs(in_order=False)
 
@@ -172,9 +173,9 @@ def copies_of(cover: Cover, over_atoms: bool) -> tuple[Tensor, Tensor]:
 def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
     """Overlapping groups prox: dual variables, all zero, as a warm start for the first call.
 
-    With one step per atom there is one number for each atom of each group. Groups are unions of disjoint atoms. With a
-    step per entry there is one number for each entry of each group, or only one per group if few groups have many
-    entries.
+    Groups are unions of disjoint atoms. The number of dual variables depends on the steps:
+    - One step per atom: one variable for each atom of each group.
+    - A step per entry: one variable for each entry of each group, or one per group if few groups have many entries.
     """
     if one_step_per_atom(cover, steps):
         length = len(cover.members)
@@ -184,15 +185,15 @@ def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
 
 
 def _without_copies(cover: Cover) -> bool:
-    """Overlapping groups prox: whether the interior point method goes first: few groups with many entries."""
+    """Overlapping groups prox: whether the interior point method goes first, as few groups have many entries."""
     return len(cover) <= FEW and cover.copies > MANY
 
 
 def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """Overlapping groups prox at x in CPU memory: the exact result and a bound on its relative error.
+    """Overlapping groups prox at x in CPU memory: the result and a bound on its relative error.
 
-    The numba kernels run dual descent. If the error is too large, the interior point method follows. `reach` [groups]
-    is the threshold of each norm.
+    The numba kernels run dual descent. If the error is too large, the interior point method follows. `reach` holds the
+    threshold of the norm of each group.
     """
     if is_scalar(steps) and float(steps) == 0:
         return x, 0.0
@@ -221,9 +222,9 @@ def _rounds(cover: Cover, copies: int) -> int:
 
 
 def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
-    """Overlapping groups prox: call the interior point method, with torch code or numba kernels (`walk`).
+    """Overlapping groups prox: call the interior point method, with numba kernels if `walk` is set, else in torch.
 
-    `etas` [groups] is the warm start, updated in place.
+    `etas` holds one number per group. It is the warm start, updated in place.
     """
     minimum = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
     if etas is not None:
@@ -245,9 +246,9 @@ def warn_inexact(cover: Cover, distance: float, tolerance: float) -> None:
 
 
 def minimise_by_torch(x, steps, cover, reach, over_atoms, tolerance, dual, rounds) -> tuple[Tensor, float]:
-    """Overlapping groups prox at x in torch: the exact result and a bound on its relative error.
+    """Overlapping groups prox at x in torch: the result and a bound on its relative error.
 
-    `reach` [groups] is the threshold of each norm.
+    `reach` holds the threshold of the norm of each group.
     """
     steps = torch.zeros_like(x) + steps
     copied = over_atoms or not _without_copies(cover)
@@ -302,7 +303,7 @@ class _Dual:
         self.scale = torch.where(moved, self.x.square() / self.steps, 0.0).sum()
 
     def total(self, values: Tensor) -> Tensor:
-        """Overlapping groups prox in torch: sum of values (one per entry and group) over each group: [groups]."""
+        """Overlapping groups prox in torch: sum of values (one per entry and group) over each group."""
         return torch.zeros_like(self.reach).index_add(0, self.owner, values)
 
     def inner(self, one: Tensor, two: Tensor) -> Tensor:
@@ -316,7 +317,7 @@ class _Dual:
     def ascend(self, dual: Tensor) -> tuple[Tensor, Tensor]:
         """Overlapping groups prox in torch: one projected gradient step on the dual.
 
-        Returns the new dual vector, and the groups whose dual variables lie strictly inside their ball.
+        Returns the new dual vector, and a mask of the groups whose dual norm is below the threshold.
         """
         dual = dual + self.moved(dual)[self.places] / self.curvature[self.owner]
         norm = self.total(dual.square()).sqrt()
@@ -326,8 +327,8 @@ class _Dual:
     def primal(self, dual: Tensor, inside: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         """Overlapping groups prox in torch: the primal point of a dual vector, and the duality gap.
 
-        Two kinds of groups are set to zero: groups whose dual variables lie strictly inside their ball (`inside`), and
-        groups that are negligible at this tolerance.
+        Two kinds of groups are set to zero: groups whose dual norm is below the threshold (mask `inside`), and groups
+        that are negligible at this tolerance.
         """
         v = self.moved(dual)
         distance = torch.where(v == 0, 0.0, v.square() / self.steps)

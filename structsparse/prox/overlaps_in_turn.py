@@ -53,7 +53,10 @@ def shrink_in_turn_(
     """
 
     def solve(x, steps, over_atoms):
-        """Prox of the families of overlapping groups in turn, at x, which holds norms of atoms or entries."""
+        """Prox of the families of overlapping groups in turn, at x.
+
+        `x` holds entries, or the norms of atoms (sets of entries that no group divides).
+        """
         shrink = _in_turn if walkable(W) else _in_turn_by_torch
         return shrink(x, steps, cover, cover.weight * strength, over_atoms, families)
 
@@ -71,7 +74,7 @@ def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, ch
     def solve(x, steps, over_atoms):
         """Prox of the families of overlapping groups in turn, at x, each family with the chosen strength.
 
-        `x` holds norms of atoms, or entries.
+        `x` holds entries, or the norms of atoms (sets of entries that no group divides).
         """
         places, owner = copies_of(cover, over_atoms)
         for k, turn in enumerate(families):
@@ -91,7 +94,7 @@ def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, ch
 def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
     """Prox of overlapping groups in turn in CPU memory, one group after the other.
 
-    The numba kernel computes the prox. `reach` [groups] is the threshold of each norm.
+    The numba kernel computes the prox. `reach` holds the threshold of the norm of each group.
     """
     bounds, members, offsets, _ = set_arrays(cover, over_atoms)
     even = is_scalar(steps)
@@ -104,7 +107,7 @@ def _in_turn(x, steps, cover, reach, over_atoms, families) -> Tensor:
 def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
     """Prox of overlapping groups in turn in torch, one family of disjoint groups after the other.
 
-    `reach` [groups] is the threshold of each norm.
+    `reach` holds the threshold of the norm of each group.
     """
     places, owner = copies_of(cover, over_atoms)
     for turn in families:
@@ -116,7 +119,7 @@ def _in_turn_by_torch(x, steps, cover, reach, over_atoms, families) -> Tensor:
 def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Tensor) -> Tensor:
     """Prox of overlapping groups in turn: the group lasso prox of one family of disjoint groups.
 
-    x[at[i]] is an entry (or the norm of an atom) of group[i]. `reach` is the threshold of each norm.
+    x[at[i]] belongs to group[i]. `reach` holds the threshold of the norm of each group.
     """
     w, cut = x[at], thresholds(reach[group], steps if is_scalar(steps) else steps[at], x)
     theta = _norms_after(w, cut, group, len(reach))[group]

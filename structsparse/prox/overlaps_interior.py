@@ -27,7 +27,7 @@ FALL = 0.1  # factor by which the coefficient mu of the barrier falls from one s
 # maximum numbers: barrier stages, Newton iterations per stage, halvings of a step, Newton iterations without barrier
 STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40
 COLLAPSE = -0.9  # a group counts as zero if the relative Newton step of its unknown eta is below this
-SLOW = 3  # maximum number of iterations without halving the duality gap; then the guess of zero groups is wrong
+SLOW = 3  # after this many iterations that do not halve the duality gap, the guess of zero groups is wrong
 CLOSE = 0.1  # a barrier stage ends when the squared Newton decrement is at most CLOSE * mu (coefficient of the barrier)
 DENSE = 1 << 23  # maximum number of entries of a dense matrix [groups, atoms]
 
@@ -47,11 +47,11 @@ class State(NamedTuple):
     its groups.
     """
 
-    etas: Tensor  # the unknowns eta: [groups]
-    slope: Tensor  # derivative of the objective with barrier, with respect to log(eta): [groups]
-    pulls: Tensor  # threshold / eta of each group: [groups]
-    squares: Tensor  # threshold / eta * squared norm of the entries of each group: [groups]
-    sums: Tensor  # the three sums that `Entries.sums` computes: [3, atoms]
+    etas: Tensor  # [groups]: the unknown eta of each group
+    slope: Tensor  # [groups]: derivative of the objective with barrier, with respect to log(eta)
+    pulls: Tensor  # [groups]: threshold / eta of each group
+    squares: Tensor  # [groups]: (threshold / eta) * squared norm of the entries of each group
+    sums: Tensor  # [3, atoms]: the three sums that `Entries.sums` computes
 
 
 class Entries:
@@ -68,11 +68,10 @@ class Entries:
             self.atom = atoms.repeat_interleave(bounds.diff(), output_size=len(x))
 
     def sums(self, pull: Tensor) -> Tensor:
-        """Interior point prox of overlapping groups: three sums over the entries of each atom: [3, atoms].
+        """Interior point prox of overlapping groups: three sums over the entries of each atom (tensor [3, atoms]).
 
-        Groups are unions of disjoint atoms. `pull` [atoms] gives v = x / (1 + steps * pull). The sums are over v^2,
-        steps * v^2 / (1 + steps * pull), and steps * v^2. The second sum is minus half the derivative of the first sum
-        with respect to the pull.
+        Groups are unions of disjoint atoms. `pull` holds one number per atom, which gives v = x / (1 + steps * pull).
+        The sums are over v^2, steps * v^2 / (1 + steps * pull), and steps * v^2.
         """
         if self.walk:
             sums = torch.empty(3, len(pull), dtype=torch.float64)
@@ -83,10 +82,10 @@ class Entries:
         return self._added(squares, squares * self.steps * share, squares * self.steps)
 
     def sums_at_zero(self) -> Tensor:
-        """Interior point prox of overlapping groups: three sums at v = 0 over the entries of each atom: [3, atoms].
+        """Interior point prox of overlapping groups: three sums at v = 0 over the entries of each atom.
 
-        Groups are unions of disjoint atoms. The sums are over x^2 / steps, x^2 / steps^2, and x^2 / steps where steps >
-        0. The first two sums are infinite if the atom has a nonzero entry with step 0.
+        Groups are unions of disjoint atoms. The sums are over x^2 / steps, over x^2 / steps^2, and over x^2 / steps
+        without entries of step 0. Returns a tensor [3, atoms].
         """
         if self.walk:
             sums = torch.empty(3, len(self.bounds) - 1, dtype=torch.float64)
@@ -109,9 +108,9 @@ class Entries:
         return torch.where(zero[self.atom], 0.0, self.x / (1 + self.steps * pull[self.atom]))
 
     def _added(self, *terms: Tensor) -> Tensor:
-        """Interior point prox of overlapping groups: for each tensor of `terms` [entries], the sums over each atom.
+        """Interior point prox of overlapping groups: sums of each vector in `terms` over the entries of each atom.
 
-        The result is [terms, atoms].
+        Groups are unions of disjoint atoms. Returns a tensor [terms, atoms].
         """
         terms = torch.stack(terms)
         return terms.new_zeros(len(terms), len(self.bounds) - 1).index_add(1, self.atom, terms)
@@ -136,14 +135,14 @@ class Problem:
         self.norms = self.gather(entries.sums(torch.zeros_like(self.energy))[0]).sqrt()  # group norms before the prox
 
     def gather(self, values: Tensor) -> Tensor:
-        """Interior point prox of overlapping groups: sums of values [atoms] over the atoms of each group.
+        """Interior point prox of overlapping groups: for each group, the sum of `values` over its atoms.
 
-        Groups are unions of disjoint atoms. Groups with a threshold of 0 get zero.
+        `values` holds one number per atom. Groups are unions of disjoint atoms. Groups with a threshold of 0 get zero.
         """
         return torch.where(self.active, self.cover.gather(values), 0.0)
 
     def state(self, etas: Tensor, mu: float, living: Tensor, zero: Tensor) -> State:
-        """Interior point prox of overlapping groups: the point at these etas, with its slopes.
+        """Interior point prox of overlapping groups: the `State` at given unknowns eta.
 
         `mu` is the coefficient of the barrier. Groups outside the mask `living` and atoms (sets of entries) in the mask
         `zero` are ignored.
@@ -155,7 +154,7 @@ class Problem:
         return State(etas, slope, pulls, squares, sums)
 
     def newton(self, at: State, mu: float, living: Tensor) -> Tensor:
-        """Interior point prox of overlapping groups: the Newton step, relative to eta: [groups].
+        """Interior point prox of overlapping groups: the Newton step of the unknowns eta, relative to eta.
 
         `mu` is the coefficient of the barrier.
         """
@@ -170,9 +169,9 @@ class Problem:
         return -root * torch.cholesky_solve((root * at.slope)[:, None], factor)[:, 0]
 
     def common(self, values: Tensor) -> Tensor:
-        """Interior point prox of overlapping groups: sums of values [atoms] over the atoms common to two groups.
+        """Interior point prox of overlapping groups: for each pair of groups, the sum of `values` over common atoms.
 
-        Groups are unions of disjoint atoms. The result is [groups, groups], with one sum per pair of groups.
+        `values` holds one number per atom. Groups are unions of disjoint atoms. Returns a tensor [groups, groups].
         """
         members, owner = self.cover.members.long(), self.cover.owner.long()
         if fits(self.cover):
@@ -206,8 +205,9 @@ def shrink_by_pulls(
 ) -> Minimum:
     """Prox of overlapping groups at x by the interior point method.
 
-    Groups are unions of disjoint atoms. Atom k has the entries bounds[k] : bounds[k + 1]. `reach` [groups] is the
-    threshold of each norm. `walk` selects the numba kernels. `etas` of a similar problem serve as a warm start.
+    Groups are unions of disjoint atoms. Atom k has the entries bounds[k] : bounds[k + 1]. `reach` holds the threshold
+    of the norm of each group. `walk` selects the numba kernels instead of torch code. `etas` of a similar problem serve
+    as a warm start.
     """
     if bool(steps.isinf().any()):  # the prox of a penalised entry with an infinite step is zero
         covered = (cover.scatter((reach > 0).double()) > 0).repeat_interleave(bounds.diff(), output_size=len(x))
@@ -235,7 +235,7 @@ def _followed(problem: Problem, tolerance: float) -> Minimum:
         etas, norms = at.etas, problem.gather(at.sums[0]).sqrt()
         # first guess of zero groups: the norm of the group is small, relative to its norm before the prox
         guess = 2 * mu / (reach * etas) * problem.norms > norms
-        # second guess of zero groups: eta has fallen almost as much as mu
+        # second guess of zero groups: the unknown eta has fallen almost as much as the barrier coefficient mu
         for dead in (guess, etas < FALL**0.75 * before):
             minimum = _finished(problem, etas, problem.active & dead, tolerance, stage == STAGES - 1)
             if minimum is not None and (best is None or minimum.distance < best.distance):
@@ -271,8 +271,8 @@ def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
 def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, always: bool) -> Minimum | None:
     """Interior point prox of overlapping groups: the solution with the groups in `dead` at exactly zero.
 
-    Newton's method without a barrier computes the other groups. The result is None if these groups cannot all be zero,
-    unless `always` is set.
+    Newton's method without a barrier computes the other groups. If the groups in `dead` cannot all be zero, the result
+    is None, unless `always` is set.
     """
     reach, bound = problem.reach, tolerance**2 * problem.scale / 2
     dead, zero, gap = _laid_down(problem, etas, dead)
@@ -310,8 +310,8 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
 def _laid_down(problem: Problem, etas: Tensor, dead: Tensor) -> tuple[Tensor, Tensor, float]:
     """Interior point prox of overlapping groups: the consequences of setting the groups `dead` to zero.
 
-    Returns the mask of all zero groups, the mask of the zero atoms, and the duality gap that they add. Groups are
-    unions of disjoint atoms. The gap is above 0 if no dual variables of the right norm hold the entries at zero.
+    Returns the mask of all zero groups, the mask of the zero atoms, and the duality gap that the zeros add. Groups are
+    unions of disjoint atoms. The gap is 0 if the dual variables of the zero groups stay within their thresholds.
     """
     cover = problem.cover
     zero = cover.scatter(dead.double()) > 0

@@ -12,8 +12,7 @@ from structsparse.prox.steps import Steps, changed, is_scalar, refuse_entry_step
 def smooth_(W: Tensor, dimension: int, strength: Steps, steps: Steps) -> Tensor:
     """Prox of total variation along sequences, in place: strength * sum |V[t + 1] - V[t]|.
 
-    The position t runs along one dimension. The result is exact, even with a step per entry. The torch code processes
-    all sequences together.
+    The position t runs along one dimension. The result is exact, even with a step per entry.
     """
     if not strength > 0 or W.numel() == 0:
         return W

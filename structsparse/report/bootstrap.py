@@ -1,8 +1,8 @@
 """Paired bootstrap test over the items of dev and test: the standard error of a difference between two systems.
 
-An item is a sentence or document, for example. For each item, a run writes the number of right parts (such as words) to
-`report/items.tsv`. The difference of two systems is the difference of their means over runs. Items are resampled with
-replacement, the same items for both systems."""
+An item is a sentence or document, for example. For each item, a run writes the number of correct units (such as words)
+to `report/items.tsv`. The difference of two systems is the difference of their means over runs. Items are resampled
+with replacement, the same items for both systems."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FILE = Path("report") / "items.tsv"
 DRAWS = 2000  # number of bootstrap samples
 PARTS = "dev", "test"  # parts of a corpus on which systems are compared
 
-Runs = Mapping[tuple[str, object], Path]  # (place, seed) -> folder of the run; a place is a task, for example
+Runs = Mapping[tuple[str, object], Path]  # (task or other place of comparison, seed) -> folder of the run
 
 
 class ItemScores(NamedTuple):
-    """Paired bootstrap: for each item, the number of right parts and of all parts, such as the words of a sentence."""
+    """Paired bootstrap: for each item, the count of correct units and of all units, such as words."""
 
-    right: np.ndarray  # [items] number of right parts
-    total: np.ndarray  # [items] number of all parts
+    right: np.ndarray  # [items], count of correct units
+    total: np.ndarray  # [items], count of all units
 
 
 class Resampled(NamedTuple):
-    """The paired bootstrap of a difference of two systems: mean, standard error, share of samples above zero."""
+    """The paired bootstrap of a difference of two systems: mean, standard error, share of positive samples."""
 
     difference: float
     error: float
@@ -56,10 +56,10 @@ def read_items(run: Path) -> dict[str, ItemScores]:
 
 
 def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores], seed: int = 0) -> Resampled:
-    """Paired bootstrap of the difference of two systems, over all runs of each system on the same items."""
+    """Paired bootstrap of the difference of two systems; all runs of both systems are on the same items."""
     total = runs[0].total
     right, other_right = (np.mean([items.right for items in scores], axis=0) for scores in (runs, other_runs))
-    difference = right - other_right  # [items], difference of the mean numbers of right parts
+    difference = right - other_right  # [items], difference of the mean counts of correct units
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(len(total), np.full(len(total), 1 / len(total)), DRAWS)  # [draws, items]
     samples = counts @ difference / np.maximum(counts @ total, 1)

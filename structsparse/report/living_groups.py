@@ -1,4 +1,4 @@
-"""Living groups in the report of a model: the table of all groups, files of this table, and pictures of group norms."""
+"""Living (nonzero) groups in the report of a model: a table of all groups, its files, and pictures of group norms."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def group_table(
 ) -> Table:
     """Living groups table: all groups of a parameter, sorted by norm, so that living groups come first.
 
-    * enters [groups]: largest penalty strength at which the group alone would be nonzero
-    * would_wake bool [groups]: dead groups that the gradient would make nonzero
-    * truth: names of the groups that were planted in the data"""
+    * enters: for each group, the largest penalty strength at which the group alone would be nonzero
+    * would_wake: for each group, whether it is zero but the gradient would make it nonzero
+    * truth: names of the groups that were planted in synthetic data"""
     norms = groups.norms(weights)
     living = groups.nonzeros(weights)
     share = norms.square() / norms.square().sum().clamp_min(torch.finfo(norms.dtype).tiny)

@@ -29,20 +29,20 @@ def cell(value: object) -> str:
 
 
 def markdown(table: Table) -> str:
-    """Report table in Markdown."""
+    """The text of a report table in Markdown."""
     lines = [table.header, tuple("---" for _ in table.header), *table.rows]
     return "\n".join("| " + " | ".join(cell(v).replace("|", "\\|") for v in line) + " |" for line in lines) + "\n"
 
 
 def tsv(table: Table) -> str:
-    """Report table as tab-separated values, where numbers have all digits."""
+    """The text of a report table as tab-separated values; numbers have all digits."""
     text = io.StringIO()
     csv.writer(text, delimiter="\t", lineterminator="\n").writerows([table.header, *table.rows])
     return text.getvalue()
 
 
 def console_table(table: Table, title: str, most: int = 25) -> RichTable:
-    """Report table for the console, with at most the first `most` rows."""
+    """The report table for the console, with at most the first `most` rows."""
     result = RichTable(title=title, title_justify="left")
     for name in table.header:
         result.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
@@ -54,7 +54,7 @@ def console_table(table: Table, title: str, most: int = 25) -> RichTable:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """Report table without the columns that are empty in every row; the first column always stays.
+    """The report table without columns that are empty in every row; the first column always stays.
 
     All cells must be strings."""
     columns = [k for k in range(len(table.header)) if k == 0 or any(row[k] for row in table.rows)]

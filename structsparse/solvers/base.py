@@ -21,32 +21,31 @@ from structsparse.solvers.effective_steps import METRICS, check_group
 
 @dataclass(frozen=True)
 class Proof:
-    """Proof of optimality that a solver gives for the final weights; None means that there is no proof."""
+    """Proof of optimality that a solver gives for the final weights; a field is None if it is not computed."""
 
-    gap: float | None = None  # duality gap, relative to the objective at zero weights
-    # largest violation of the optimality conditions, relative to the largest gradient at zero weights
+    gap: float | None = None  # duality gap, divided by the objective at zero weights
+    # `kkt`: largest violation of the optimality conditions, divided by the largest gradient at zero weights
     kkt: float | None = None
-    excess: float | None = None  # absolute duality gap: objective minus minimum is at most this
+    excess: float | None = None  # absolute duality gap, an upper bound of the objective minus its minimum
 
 
 class Capabilities:
     """Capabilities of a solver, declared as attributes and methods for the training loop.
 
-    The defaults describe a plain solver: each step uses the learning rate `group["lr"]`, and a prox can follow.
+    By default, a step has the learning rate `group["lr"]` and leaves the penalties to a prox after the step.
     """
 
-    # whether the step itself calls the closure for loss and gradients
-    needs_closure = False
-    needs_full_batch = False  # whether the loss must be over the same items in every step
-    needs_each_prox = False  # whether a prox must run between any two steps
+    needs_closure = False  # whether `step` calls the closure that computes loss and gradients
+    needs_full_batch = False  # whether all steps must compute the loss over the same items
+    needs_each_prox = False  # whether a prox must follow every step
     needs_sentences = False  # whether the solver updates the weights after each sentence, in its method `sweep`
-    carries_penalties = False  # whether the solver applies the penalties within each step
-    average = False  # whether the mean of the weights replaces the weights between epochs
-    host_only = False  # whether the solver runs on the CPU only
-    from_start = False  # whether `rate` is the sum over all steps since the start of training
-    prox_every = 1  # default number of steps between two proxes
+    carries_penalties = False  # whether the solver itself applies the penalties, within each step
+    average = False  # whether validation and the final model use the mean of the weights over training
+    host_only = False  # whether the solver can run only on the CPU
+    from_start = False  # whether `rate` covers all steps since the start of training, not only the last step
+    prox_every = 1  # default number of steps per prox
     slopes = True  # whether the closure must compute gradients
-    converged = False  # whether further steps would not lower the objective
+    converged = False  # whether the solver cannot lower the objective any further
 
     @property
     def name(self) -> str:
@@ -61,28 +60,28 @@ class Capabilities:
     # --- the effective step size of the last step
 
     def rate(self, group: dict) -> float | Tensor:
-        """Solver interface: the last step size without the metric, such as the learning rate."""
+        """Solver interface: the factor of the last step size that all weights share, such as the learning rate."""
         return group["lr"]
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Solver interface: the last step size divided by `rate`, one number or one per weight."""
+        """Solver interface: the last step size divided by `rate`, as one number or one number per weight."""
         raise NotImplementedError
 
     @torch.no_grad()
     def effective_step(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Solver interface: the last step size of each weight of a parameter, rate * metric."""
+        """Solver interface: rate * metric, the last step size of each weight in a parameter."""
         return self.rate(group) * self.metric(group, parameter)
 
     def accumulated_rate(self, waiting: float | Tensor, latest: float | Tensor) -> float | Tensor:
         """Solver interface: the rate for the next prox, the sum of the rates of all steps since the last prox.
 
-        `latest` is the rate of the last step, `waiting` the sum of the rates before.
+        `latest` is the rate of the last step. `waiting` is the sum of the rates of earlier steps since the last prox.
         """
         return latest if self.from_start else waiting + latest
 
     @property
     def knows_step(self) -> bool:
-        """Solver interface: whether the solver knows its step size for a prox, or applies the penalties itself."""
+        """Solver interface: whether penalties are allowed: the step size for a prox is known, or no prox is needed."""
         return self.carries_penalties or type(self).metric is not Capabilities.metric
 
     def check_prox(self, parameters: Iterable[Tensor]) -> None:
@@ -96,13 +95,13 @@ class Capabilities:
             check_group(self.name, self.group_of(parameter), parameter)
 
     def group_of(self, parameter: Tensor) -> dict:
-        """Solver interface: the parameter group (torch) that contains this penalised parameter."""
+        """Solver interface: the torch parameter group that contains this parameter, or an error if none does."""
         for group in self.param_groups:
             if any(member is parameter for member in group["params"]):
                 return group
         raise UserError(f"a penalised parameter {tuple(parameter.shape)} is not among those that {self.name} moves")
 
-    # --- methods for a prox that follows the steps
+    # --- methods of solvers with a prox after the steps
 
     def hold(self, parameters: Iterable[Tensor]) -> None:
         """Solver interface: postpone all updates of these parameters until the next prox."""
@@ -117,7 +116,7 @@ class Capabilities:
         raise NotImplementedError(f"{self.name} carries no penalties")
 
     def flush(self) -> None:
-        """Solver interface: write weights that the solver stores in another form into the parameters."""
+        """Solver interface: set parameters to their true weights, if the solver stores the weights in another form."""
 
     def renew(self) -> None:
         """Solver interface: recompute the objective after the penalties have changed."""

@@ -1,4 +1,4 @@
-"""`Composite`, the base of full-batch solvers of loss + penalty that compare objective values within a step."""
+"""`Composite`, the base of solvers that minimise loss + penalty and compare objective values within a step."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CALM = 3  # number of successive steps with almost no gain after which a solver 
 class Composite(Solver):
     """Composite solvers minimise  loss(W) + sum of the penalties of all parameters; the closure computes the loss.
 
-    The loss must be over the same items each time. `step(closure)` evaluates the loss and its gradient several times.
-    The step never raises the objective, which is loss plus penalty. The solver has `converged` if each of the last
-    steps lowered the objective by less than `tolerance` times the objective.
+    The closure must use the same items in every call. `step(closure)` evaluates the loss and its gradient several
+    times. The step never raises the objective, which is loss plus penalty. The solver has `converged` if each of the
+    last three steps lowered the objective by less than `tolerance` times the objective.
 
     The optional note `notes_of(parameter).curvature` estimates the second derivative of the loss with respect to each
-    weight. An example is the frequency of a feature. Without this note all weights have the same step size."""
+    weight, for example by the frequency of a feature. Without this note all weights have the same step size."""
 
     needs_closure = True
     needs_full_batch = True
@@ -44,7 +44,7 @@ class Composite(Solver):
         self.support: dict[Tensor, Tensor] = {}
         self.iterated: list[Penalty] = []
         for parameter in self.members:
-            notes_of(parameter).pending = None  # requests dense gradients
+            notes_of(parameter).pending = None  # None: gradients must be dense, not factored
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """Set the penalties of a composite solver, and masks of weights that may be nonzero (support)."""
@@ -74,7 +74,7 @@ class Composite(Solver):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """One step of a composite solver; returns the loss at the new weights."""
+        """Take one step of a composite solver; returns the loss at the new weights."""
         if closure is None:
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         if "objective" not in self.shared:
@@ -138,7 +138,7 @@ class Composite(Solver):
                 loss = torch.as_tensor(closure(), dtype=torch.float64).detach()
         finally:
             self.slopes = True
-        if torch.distributed.is_initialized():  # only the gradients are averaged over the processes yet
+        if torch.distributed.is_initialized():  # the gradients are already averaged over the processes
             torch.distributed.all_reduce(loss)
             loss = loss / torch.distributed.get_world_size()
         computed = [parameter.grad for parameter in self.members]
@@ -190,7 +190,7 @@ class Composite(Solver):
         return curvature if penalty is None or penalty.takes_metric(parameter, curvature) else curvature.max()
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restore the state of a composite solver with the original number types."""
+        """Restore the saved state of a composite solver, with the dtypes of the saved tensors."""
         super().load_state_dict(state_dict)
         for place, parameter in enumerate(self.members):
             if place in state_dict["state"]:

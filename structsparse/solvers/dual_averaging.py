@@ -1,6 +1,6 @@
 """Regularised dual averaging (RDA): online learning, with weights computed by a prox from the sum of all gradients.
 
-Under an L1 penalty, a weight is zero whenever the mean of its past gradients is small."""
+Under an L1 penalty, a weight is zero whenever the mean of its past gradients is small in absolute value."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RDA(RowSolver):
         return group["lr"] * group["taken"] ** 0.5
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """The metric of plain dual averaging: 1, the same step size for all entries."""
+        """The metric of plain dual averaging: 1, the same step size for all weights."""
         return 1.0
 
     def _dense(self, group: dict, parameter: Tensor) -> None:
@@ -85,7 +85,7 @@ class RDA(RowSolver):
 class AdagradRDA(RDA):
     """Regularised dual averaging in the AdaGrad metric H = delta + sqrt(sum of gradient^2), one number per weight.
 
-    After t steps with learning rate lr, and with the initial weights `start`:
+    The option delta is a positive constant. After t steps with learning rate lr from initial weights `start`:
 
         W = argmin_V  <sum of gradients / t, V> + penalty(V) + sum (V - start)^2 * H / (2 * lr * t)
     """
@@ -101,7 +101,7 @@ class AdagradRDA(RDA):
         return group["lr"] * group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float | Tensor:
-        """Step size factors of AdaGrad dual averaging: 1 / (delta + sqrt(sum of gradient^2)) for each weight."""
+        """Step size factors of AdaGrad dual averaging, one per weight: 1 / (option delta + sqrt(sum of gradient^2))."""
         state = self.state.get(parameter, {})
         return state["squares"].sqrt().add_(self.delta).reciprocal_() if "squares" in state else 1 / self.delta
 
@@ -115,7 +115,7 @@ class AdagradRDA(RDA):
         super()._bags(group, parameter)
         state = self._sums(parameter)
         gradient = concatenated(notes_of(parameter).pending)
-        no_step = 0.0  # with step size 0 the kernel updates the sum of squares only
+        no_step = 0.0  # with step size 0 the kernel updates only the sum of squares
         adagrad_(state["sum"], state["squares"], gradient, no_step, self.delta, self._slot(parameter))
 
     def _sums(self, parameter: Tensor) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from structsparse.solvers.composite import CALM, Composite
 from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 
 ENOUGH = 1e-4  # line search: smallest allowed ratio of the achieved to the predicted decrease of the objective
-TRIES = 30  # largest number of halvings of a step
+TRIES = 30  # line search: largest number of halvings of the step length
 MOST = 256  # largest number of distinct weight values
 
 
@@ -33,7 +33,7 @@ class Tied(Composite):
         super().__init__(params, lr, tolerance)
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties of the solver for tied weights with few values; each must be a sum over single weights."""
+        """Set the penalties of the solver for few values (tied weights): L1, elastic net, squared L2 norm or none."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -52,7 +52,7 @@ class Tied(Composite):
         self.shared["inverse"] = torch.eye(count, dtype=torch.float64)
 
     def _group(self) -> None:
-        """Collect the few distinct nonzero values of the weights, and find the value index of each weight."""
+        """Collect the few distinct nonzero values of the weights, and find which value each weight has."""
         weights = [parameter.detach().flatten().double() for parameter in self.tied]
         values = torch.cat([flat[flat != 0] for flat in weights]).unique()
         if not 0 < len(values) <= MOST:
@@ -61,7 +61,7 @@ class Tied(Composite):
         self._find_groups()
 
     def _find_groups(self) -> None:
-        """Find the index of each weight's value among the few values; zeros get the index after the last."""
+        """Find, for each weight, the index of its value among the few values; zeros get an index of their own."""
         values, self.groups = self.shared["values"], []
         for parameter in self.tied:
             flat = parameter.detach().flatten().double()
@@ -98,13 +98,13 @@ class Tied(Composite):
         self._stall()
 
     def _put(self, values: Tensor) -> None:
-        """Set all tied weights to these values, one value for each group of equal weights."""
+        """Set all weights in a group of tied weights to one value; `values` has one entry per group."""
         padded = torch.cat([values, values.new_zeros(1)])
         for parameter, group in zip(self.tied, self.groups, strict=True):
             parameter.copy_(padded[group].view_as(parameter))
 
     def _slope(self, gradients: list[Tensor], values: Tensor | None = None) -> Tensor:
-        """The gradient of loss plus penalty with respect to the few distinct weight values: float64 [values]."""
+        """The gradient (float64) of loss plus penalty with respect to the few distinct weight values."""
         values = self.shared["values"] if values is None else values
         total = torch.zeros(len(values) + 1, dtype=torch.float64)
         gradient_of = dict(zip(self.members, gradients, strict=True))
@@ -132,9 +132,9 @@ class StraightThrough(Composite):
 
         V <- soft threshold of V - step * gradient(W) at lasso * step,    W <- nearest value to V
 
-    The values are those of `Discrete` penalties, and `lasso` is the strength of an L1 penalty on V. The step size of a
-    weight is lr / curvature^exponent, where curvature is the estimated second derivative of the loss. The weights do
-    not converge: choose the best model on development data. Mini-batches are possible."""
+    The few values are those of `Discrete` penalties, and `lasso` is the strength of an L1 penalty on V. The step size
+    of a weight is lr / curvature^exponent, where curvature is the estimated second derivative of the loss. The weights
+    do not converge: choose the best model on development data. Mini-batches are possible."""
 
     needs_full_batch = False
 
@@ -201,7 +201,7 @@ class ProxOnly(Composite):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """Apply the prox once, which rounds a trained model to few values."""
+        """Apply the prox once, to round a trained model to few values; later steps change nothing."""
         if not self.converged:
             self._mask()
             for parameter, penalty in self.penalties.items():

@@ -18,7 +18,7 @@ from structsparse.weights.notes import notes_of
 # factors on the step size: after a rejected step, an accepted step, and an accepted step with a nearly linear loss
 SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0
 GROWN = (1 + math.sqrt(5)) / 2  # second value of FISTA's momentum parameter t, after t = 1
-# divisor that reduces the allowed error of iterative proxes; value at which the allowed error is set to zero
+# the allowed error of iterative proxes is divided by SHARPER, or set to zero if it is at most FINEST
 SHARPER, FINEST = 1000.0, 1e-9
 TRIES = 80  # largest number of step sizes tried in one step
 
@@ -28,8 +28,8 @@ class FISTA(Composite):
 
     Here Z = W + momentum * (W - previous W) is the extrapolated point. The step size of a weight is lr / curvature
     times a common factor, where curvature is the estimated second derivative of the loss. Backtracking reduces the
-    factor until a quadratic model bounds the loss. The momentum restarts if a step points against the last step. A step
-    that raises the objective is undone."""
+    factor until a quadratic model is an upper bound of the loss at the new weights. The momentum restarts if a step
+    points against the previous step."""
 
     accuracy = 1e-5
 
@@ -44,7 +44,7 @@ class FISTA(Composite):
         self.shared.update(scale=1.0, momentum=1.0)
 
     def _step(self, closure: Callable) -> None:
-        """One FISTA step; if the step raises the objective, it is repeated without momentum or undone."""
+        """Take one FISTA step; a step that raises the objective is repeated without momentum, or finally undone."""
         shared, steps, moves = self.shared, self._steps(), self._moves()
         self._allow(shared.get("accuracy", self.accuracy))
         end = self._descend(closure, moves, steps, *self._extrapolated(closure, moves))
@@ -81,7 +81,7 @@ class FISTA(Composite):
         return [self._step_of(parameter, group["lr"]) for group in self.param_groups for parameter in group["params"]]
 
     def _step_of(self, parameter: Tensor, lr: float) -> float | Tensor:
-        """The FISTA step size lr / curvature of a parameter, from a cache if its inputs are unchanged."""
+        """The FISTA step size lr / curvature of a parameter, cached until curvature, penalty or lr change."""
         curvature, penalty = notes_of(parameter).curvature, self.penalties.get(parameter)
         cached = self.cached_steps.get(parameter)
         if cached is None or cached[0] is not curvature or cached[1] is not penalty or cached[2] != lr:
@@ -123,12 +123,12 @@ class FISTA(Composite):
     def _descend(
         self, closure, moves: list[AcceleratedParameter], steps, loss: float, gradients: list[Tensor]
     ) -> StepEnd | None:
-        """FISTA backtracking: a proximal gradient step with a small enough step size; None if all sizes fail."""
+        """FISTA backtracking: a proximal gradient step with a small enough step size; None if all tried sizes fail."""
         shared = self.shared
         for _ in range(TRIES):
             length, along, turn = self._try(moves, steps, gradients)
             model = length / (2 * shared["scale"])
-            # whether the difference of the losses exceeds rounding errors; otherwise gradients are compared instead
+            # whether the change of the loss exceeds rounding errors; otherwise gradients are compared, not losses
             clear = model > self._noise(loss)
             value, slopes = self._evaluate(closure, slopes=not clear)
             rise = value - loss - along
@@ -145,7 +145,7 @@ class FISTA(Composite):
     def _try(self, moves: list[AcceleratedParameter], steps, gradients: list[Tensor]) -> list[float]:
         """FISTA's trial step: a proximal gradient step of all parameters with the current step size.
 
-        Returns the sums of `AcceleratedParameter.sums` over all parameters."""
+        Returns the three numbers of `AcceleratedParameter.sums`, each added up over all parameters."""
         scale = self.shared["scale"]
         for move, step, gradient in zip(moves, steps, gradients, strict=True):
             taken = move.down_(gradient, step, scale)
@@ -162,7 +162,7 @@ class StepEnd(NamedTuple):
     loss: float
     objective: float
     slopes: list[Tensor] | None  # gradients of the loss at the new point, one per parameter; None: not computed
-    turns: bool  # whether the step points against the last step; the momentum then restarts
+    turns: bool  # whether the step points against the previous step; the momentum then restarts
 
 
 def _uphill(end: StepEnd | None, shared: dict) -> bool:
@@ -176,9 +176,9 @@ class AcceleratedSGD(Solver):
         X = (1 - a) Y + a Z;  Y <- prox(X - gradient at X / L)
         Z <- Z - (L (X - Y) + convexity (Z - X)) / (L a + convexity)
 
-    The parameters hold Y, and Z is a second sequence of weights. `convexity` is a lower bound of the second derivatives
-    of loss plus penalty, and 1 / L is the step size. If `convexity` is 0, step t = 0, 1, ... has the constants
-    a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5. Otherwise the constants depend on `convexity`."""
+    The parameters hold Y, Z is a second sequence of weights, and 1 / L is the step size. The option `convexity` is a
+    lower bound of the second derivatives of loss plus penalty. If it is 0, step t = 0, 1, ... has the constants
+    a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5, with the options `lr` and `noise`."""
 
     needs_closure = True
     needs_each_prox = True
@@ -192,7 +192,7 @@ class AcceleratedSGD(Solver):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                notes_of(parameter).pending = None  # requests dense gradients, as the point X is dense
+                notes_of(parameter).pending = None  # None: gradients must be dense, as the point X is dense
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
@@ -235,7 +235,7 @@ class AcceleratedSGD(Solver):
         return 1 / group["L"] if group["taken"] else 0.0
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """The metric of stochastic FISTA: 1, the same step size for all entries."""
+        """The metric of stochastic FISTA: 1, the same step size for all weights."""
         return 1.0
 
 

@@ -22,7 +22,9 @@ class AcceleratedParameter:
         self.metric: Tensor | None = None
 
     def ahead_(self, before: Tensor, momentum: float) -> None:
-        """Fused FISTA pass: store the weights W in `here`, then set W and `point` to W + momentum * (W - before)."""
+        """Fused FISTA pass: store the weights W in `here`, then set W and `point` to W + momentum * (W - before).
+
+        `before` holds the weights of the previous step."""
         if self._fit(before):
             arrays = (flat_array(part) for part in (self.parameter, before, self.here, self.point))
             kernels.ahead(*arrays, self._number(momentum))
@@ -51,7 +53,7 @@ class AcceleratedParameter:
     def sums(self, gradient: Tensor, step: float | Tensor) -> tuple[float, float, float]:
         """Fused FISTA pass for backtracking: three sums over all weights W of a parameter.
 
-        With move = W - point, the summands are move^2 / step, move * gradient and -move / step * (W - here)."""
+        The summands are move^2 / step, move * gradient and -move / step * (W - here), where move is W - point."""
         if isinstance(step, Tensor) and self._fit(gradient, step):
             arrays = (flat_array(part) for part in (self.parameter, self.point, self.here, gradient, step))
             return tuple(map(float, kernels.sums(*arrays)))
@@ -65,5 +67,5 @@ class AcceleratedParameter:
         return walkable(W) and all(o.shape == W.shape and o.dtype == W.dtype and walkable(o) for o in tensors)
 
     def _number(self, value: float):
-        """A number in the parameter's number type, for the compiled FISTA passes."""
+        """Convert a number to the dtype of the parameter, for the compiled FISTA passes."""
         return flat_array(self.parameter).dtype.type(value)

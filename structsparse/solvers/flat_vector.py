@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
-    """Split ascending indices of the flat vector of all tensors into indices of entries of each tensor."""
+    """Split ascending indices in the flat vector of all tensors: for each tensor, the indices of its entries."""
     sizes = torch.tensor([0] + [tensor.numel() for tensor in shaped])
     offsets = sizes.cumsum(0)
     bounds = torch.searchsorted(places, offsets.to(places.device)).tolist()
@@ -17,7 +17,7 @@ def split(shaped: Sequence[Tensor], places: Tensor) -> list[Tensor]:
 
 
 def take(tensors: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Read the flat vector of all tensors at k ascending indices: float64 [k]."""
+    """The entries of the flat vector of all tensors at k ascending indices, as float64."""
     parts = split(tensors, places)
     return torch.cat([tensor.take(part).double() for tensor, part in zip(tensors, parts, strict=True)])
 
@@ -31,7 +31,7 @@ def put_(tensors: Sequence[Tensor], places: Tensor, values: Tensor) -> None:
 
 
 def where(masks: Sequence[Tensor]) -> Tensor:
-    """The ascending indices of the flat vector of all masks at which a mask is true: int64 [k]."""
+    """The ascending indices (int64) of all true entries in the flat vector of several masks."""
     indices, begin = [], 0
     for mask in masks:
         indices.append(mask.reshape(-1).nonzero()[:, 0] + begin)
@@ -40,7 +40,7 @@ def where(masks: Sequence[Tensor]) -> Tensor:
 
 
 def take_broadcast(values: Sequence[Tensor], shaped: Sequence[Tensor], places: Tensor) -> Tensor:
-    """Read a flat vector of broadcast values at k ascending indices: float64 [k].
+    """The entries of a flat vector of broadcast values at k ascending indices, as float64.
 
     First, each tensor in `values` is broadcast to the shape of the tensor at the same position in `shaped`."""
     parts_taken = []

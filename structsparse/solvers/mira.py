@@ -14,8 +14,8 @@ from structsparse.weights.notes import notes_of
 class MIRA(RowSolver):
     """MIRA optimizer (passive-aggressive learning): w -= lr * min(cap, loss / ||gradient||^2) * gradient.
 
-    The closure returns the loss. The gradient is that with respect to all parameters together, and `cap` is the largest
-    step size. Nothing changes if the gradient is zero."""
+    The closure returns the loss. The norm is that of the gradients of all parameters together. `lr` and `cap` are
+    options. Nothing changes if the gradient is zero."""
 
     needs_closure = True
 
@@ -57,7 +57,7 @@ class MIRA(RowSolver):
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """The metric of the MIRA optimizer: 1, the same step size for all entries."""
+        """The metric of the MIRA optimizer: 1, the same step size for all weights."""
         return 1.0
 
 

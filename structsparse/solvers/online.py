@@ -1,7 +1,7 @@
 """Online structured perceptron and MIRA: compiled sweeps that update a model's weight tables after each sentence.
 
 A training step learns from a block of sentences, and the proxes of the penalties follow the block. The sweeps run on
-the CPU. On other devices, `solver=sgd` or `solver=mira` with `batch=1` does the same more slowly."""
+the CPU."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Online(Solver):
     """Base of online solvers: `sweep` learns from a block of sentences, one sentence at a time.
 
     `step` calls the closure, and the closure calls `sweep`. With `average`, the weights between epochs are the mean of
-    the weights over all sentences. After a prox has changed weights, the mean is zero wherever the last weights are
+    the weights over all sentences. After a prox has changed weights, a mean is set to zero if the last weight is
     zero."""
 
-    needs_closure = True  # whether `step` needs the closure, which runs the sweep
+    needs_closure = True
     needs_sentences = True
     host_only = True
     passive = False
@@ -97,7 +97,7 @@ class Online(Solver):
         return group["taken"]
 
     def metric(self, group: dict, parameter: Tensor) -> float:
-        """The metric of online solvers: 1, the same step size for all entries."""
+        """The metric of online solvers: 1, the same step size for all weights."""
         return 1.0
 
     def place_(self, group: dict, parameter: Tensor) -> None:
@@ -139,7 +139,7 @@ class Online(Solver):
         return super().state_dict()
 
     def check(self, model: nn.Module, loss: nn.Module) -> None:
-        """Raise an error if the online solver does not support this model, loss, device or number type."""
+        """Raise an error if the online solver does not support this model, loss, device or dtype."""
         name = self.name
         if not isinstance(model, SweptModel):
             raise UserError(f"{name} has no sweep over sentences for a {type(model).__name__}; choose another solver")
@@ -156,9 +156,9 @@ class Online(Solver):
     # --- the running mean of the weights
 
     def past(self, parameter: Tensor, room: int) -> Tensor:
-        """Sum from which an online solver computes the mean weights: [room, ...], with `room` table rows.
+        """The array of `room` table rows from which an online solver computes the mean weights.
 
-        Each summand is a weight change times the count of sentences before the change."""
+        For each weight, it has the sum over all changes of: change * count of sentences before the change."""
         state = self.state[parameter]
         past = state.get("past")
         if past is None or len(past) < room:
@@ -205,7 +205,7 @@ class OnlinePerceptron(Online):
     """Online structured perceptron: w += rate * (features of the gold labels - features of the best rival).
 
     The best rival is the labelling (or parse tree) with the highest score. Under the hinge loss, the score includes the
-    margin. The rate is lr / epoch^decay."""
+    margin. The rate is lr / epoch^decay in the epochs 1, 2, ..."""
 
     def __init__(self, params, lr: float = 1.0, decay: float = 0.5, average: bool = False) -> None:
         super().__init__(params, lr, decay, average)
@@ -215,7 +215,7 @@ class OnlineMIRA(Online):
     """Online MIRA, sentence by sentence: w += step * (features of the gold labels - features of the best rival).
 
     The best rival is the labelling (or parse tree) with the highest score. Under the hinge loss, the score includes the
-    margin. The step size is lr * min(cap, loss / ||d||^2), where d is the difference of features in the update."""
+    margin. The step size is lr * min(cap, loss / ||d||^2), where d is the difference of features above."""
 
     passive = True
 

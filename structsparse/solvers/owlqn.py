@@ -15,16 +15,16 @@ from structsparse.solvers.quasi_newton import by_entry, cut_and_ridge
 from structsparse.solvers.secants import FLAT
 
 ENOUGH = 1e-4  # line search: smallest allowed ratio of the achieved to the predicted decrease of the objective
-TRIES = 40  # largest number of halvings of a step
+TRIES = 40  # line search: largest number of halvings of the step length
 
 
 class OWLQN(Composite):
     """OWL-QN of Andrew and Gao (2007), for L1, elastic net, squared L2 norm and no penalty.
 
     The L-BFGS inverse Hessian comes from the last `history` steps. The direction is minus this matrix times the
-    pseudo-gradient (smallest subgradient of the objective). The direction is set to zero where it is not a descent
-    direction of a single weight. A weight that would change its sign stops at zero. The step is halved until the
-    objective falls enough."""
+    pseudo-gradient (smallest subgradient of the objective). The direction is set to zero at weights where it does
+    not descend. A weight that would change its sign stops at zero. The step is halved until the objective falls
+    enough."""
 
     def __init__(self, params, lr: float = 1.0, history: int = 10, tolerance: float = 1e-7) -> None:
         if history < 1:
@@ -33,7 +33,7 @@ class OWLQN(Composite):
         self.history = history
 
     def attach(self, penalties, support=None) -> None:
-        """Set the penalties of OWL-QN: L1, elastic net, squared L2 norm or none, the same for all weights."""
+        """Set the penalties of OWL-QN: L1, elastic net, squared L2 norm or none, with one strength for all weights."""
         for penalty in penalties.values():
             if not by_entry(penalty):
                 raise UserError(
@@ -54,7 +54,7 @@ class OWLQN(Composite):
         self.shared["products"] = []  # inner product of each step with its gradient change, oldest first
 
     def _step(self, closure: Callable) -> None:
-        """An OWL-QN step: an orthant-wise L-BFGS direction and a backtracking line search."""
+        """Take an OWL-QN step: an orthant-wise L-BFGS direction and a backtracking line search."""
         here, slopes = [p.clone() for p in self.members], self._slopes(self._gradients())
         pseudo = [past_signs(g, p, p.new_tensor(c)) for g, p, c in zip(slopes, here, self._cuts(), strict=True)]
         if inner(pseudo, pseudo) == 0:

@@ -18,7 +18,7 @@ from structsparse.solvers.flat_vector import put_, split, take, take_broadcast, 
 from structsparse.solvers.secants import QuadraticModel, Secants
 
 ENOUGH = 1e-4  # line search: smallest allowed ratio of the achieved to the predicted decrease of the objective
-TRIES = 30  # largest number of halvings of a step
+TRIES = 30  # line search: largest number of halvings of the step length
 EXACT = 1e-6  # the inner solver ends when an iteration gains less than this share of the largest gain so far
 
 
@@ -47,15 +47,15 @@ class InnerProblem(NamedTuple):
     """Inner problem of proximal quasi-Newton: minimise a quadratic model of the loss plus the penalty.
 
     The objective is <slope, V - here> + 1/2 (V - here)' B (V - here) + penalty(V), over the weights V in the working
-    set. B approximates the Hessian of the loss.
+    set. Here `here` has the current weights, `slope` the gradient of the loss, and B approximates the Hessian.
     """
 
-    places: Tensor  # int64 [weights in the working set], their indices among all weights
-    here: Tensor  # [weights in the working set], the current weights
-    slope: Tensor  # [weights in the working set], the gradient of the loss
+    places: Tensor  # indices (int64) of the weights in the working set, among all weights
+    here: Tensor  # the current weights in the working set
+    slope: Tensor  # the gradient of the loss for the weights in the working set
     model: QuadraticModel  # the Hessian approximation B of L-BFGS
-    scale: float  # scale of the initial Hessian approximation diag(scale * weights)
-    weights: list[Tensor]  # for each parameter, the diagonal of the initial Hessian approximation without the scale
+    scale: float  # factor of the initial Hessian approximation, a diagonal matrix
+    weights: list[Tensor]  # for each parameter, the diagonal of the initial Hessian approximation, divided by `scale`
 
 
 class ProximalQuasiNewton(Composite):
@@ -65,7 +65,8 @@ class ProximalQuasiNewton(Composite):
     - B is the L-BFGS approximation of the Hessian from the last `history` steps. The initial approximation is diagonal,
       scale * curvature^exponent, where curvature is an estimated second derivative of the loss.
     - V differs from W only in a working set: nonzero weights, and zeros that a gradient step would make nonzero.
-    - Coordinate descent finds V if the penalty is separable, on the CPU. Otherwise accelerated proximal gradient does.
+    - On the CPU, coordinate descent finds V if the penalty is an L1 norm plus weighted squares. In all other
+      cases, accelerated proximal gradient finds V.
     - `length` starts at lr and is halved until the objective falls enough."""
 
     def __init__(
@@ -85,7 +86,7 @@ class ProximalQuasiNewton(Composite):
         self.history, self.exponent, self.sweeps = history, exponent, sweeps
 
     def _step(self, closure: Callable) -> None:
-        """A proximal quasi-Newton step: minimise model plus penalty over the working set, then do a line search."""
+        """Make a proximal quasi-Newton step: minimise model plus penalty on the working set, then search the line."""
         secants, weights = self._secants(), self._weights()
         scale = self.shared.get("scale") or self._first_scale(weights)
         penalties = [self.penalties.get(parameter) for parameter in self.members]
@@ -108,7 +109,7 @@ class ProximalQuasiNewton(Composite):
         return Secants(self.history, **self.shared.get("secants", {"places": none}))
 
     def _weights(self) -> list[Tensor]:
-        """Initial diagonal of the quasi-Newton Hessian, up to its scale: curvature^exponent for each weight."""
+        """Initial diagonal of the quasi-Newton Hessian, without its scale factor: curvature^exponent per weight."""
         curvatures = [self._curvature(parameter) for parameter in self.members]
         return [
             p.new_ones(()) if c is None else c**self.exponent for p, c in zip(self.members, curvatures, strict=True)
@@ -123,7 +124,7 @@ class ProximalQuasiNewton(Composite):
     def _working_sets(self, weights: list[Tensor], scale: float, all_separable: bool):
         """Yields the working set of proximal quasi-Newton as a list of masks, one mask per parameter.
 
-        If the penalty is not separable, yields masks of all weights next, as a fallback."""
+        If a penalty is not an L1 norm plus weighted squares, then yields masks of all weights as a fallback."""
         masks = []
         for parameter, gradient, weight in zip(self.members, self._gradients(), weights, strict=True):
             penalty = self.penalties.get(parameter)
@@ -140,7 +141,7 @@ class ProximalQuasiNewton(Composite):
             yield [self.support.get(p, torch.ones_like(p, dtype=torch.bool)) != 0 for p in self.members]
 
     def _problem(self, places: Tensor, secants: Secants, weights, scale: float) -> tuple[InnerProblem, Tensor]:
-        """The inner problem of proximal quasi-Newton, and the row indices of the working set in the secant pairs."""
+        """The inner problem of proximal quasi-Newton, and the row of each of its weights in the secant pairs."""
         rows = secants.join(places)
         secant_weights = take_broadcast(weights, self.members, secants.places)
         if len(secants):
@@ -213,7 +214,7 @@ class ProximalQuasiNewton(Composite):
     def _prox(self, problem: InnerProblem, values: Tensor, largest: float) -> Tensor:
         """The prox of the penalties in the inner problem of proximal quasi-Newton, for values of the working set.
 
-        All other weights are zero."""
+        The prox treats all other weights as zero."""
         results, begin = [], 0
         parts = split(self.members, problem.places)
         for parameter, part, weight in zip(self.members, parts, problem.weights, strict=True):

@@ -1,8 +1,9 @@
 """SGD and AdaGrad with scaled tables: the prox of a group lasso costs only one multiplication per group.
 
-A scaled table stores one factor per group and the rows; the weights are the factor times the rows. Tables on the CPU
-whose group lasso has groups of consecutive rows are stored in this way. `bag_sum` applies the factors. Code that reads
-the rows directly must call `flush` first. All other parameters have ordinary steps, each followed by the prox."""
+A scaled table stores its rows and one factor per group of rows. The weights of a group are the factor times the stored
+rows. Tables on the CPU are stored in this way if their group lasso has groups of consecutive rows. The function
+`bag_sum` applies the factors. Other code must call `flush` before it reads the rows. All other parameters have ordinary
+steps, each followed by the prox."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class _ScaledSolver(RowSolver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.tables: dict[Tensor, ScaledTable] = {}
-        self.restored: set[Tensor] = set()  # parameters with the state of a scaled table from a checkpoint
+        self.restored: set[Tensor] = set()  # parameters for which a checkpoint had the state of a scaled table
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """Set the penalties, and store tables as scaled tables if their group lasso has groups of consecutive rows.
@@ -93,10 +94,8 @@ class _ScaledSolver(RowSolver):
         super().load_state_dict(state_dict)
         self.restored = set()
         for place, parameter in enumerate(self.members):
-            for name, value in (
-                state_dict["state"].get(place, {}).items()
-            ):  # keep the number types, which torch would change
-                self.state[parameter][name] = value.clone().to(parameter.device)
+            for name, value in state_dict["state"].get(place, {}).items():
+                self.state[parameter][name] = value.clone().to(parameter.device)  # keeps the saved dtype, unlike torch
             if parameter in self.tables:
                 self.tables[parameter].resume(self.state[parameter], reset=False)
             elif SAVED[0] in self.state[parameter]:
@@ -135,9 +134,9 @@ class ScaledAdagrad(_ScaledSolver):
 
         sum_g += |gradient_g|^2;  W_g <- prox(W_g - step_g * gradient_g),  step_g = lr / (sqrt(sum_g) + eps)
 
-    Here g is a group, W_g are its weights, and the prox has the step size step_g. Weights of one group share a step
-    size, as scaled tables require. The groups are those of a group lasso over blocks of consecutive rows. A parameter
-    without such a penalty is one group. Good learning rates are larger than in AdaGrad."""
+    Here g is a group, W_g are its weights, and the prox has the step size step_g. The groups are those of a group
+    lasso over blocks of consecutive rows. A parameter without such a penalty is one group. Good learning rates are
+    larger than those of ordinary AdaGrad."""
 
     def __init__(self, params, lr: float = 1.0, eps: float = 1e-10, initial_accumulator_value: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "eps": eps, "initial": initial_accumulator_value})
@@ -167,7 +166,7 @@ class ScaledAdagrad(_ScaledSolver):
         parameter.index_add_(0, rows, sums * (steps if groups is None else steps[rows]), alpha=-1)
 
     def _step(self, group: dict, parameter: Tensor) -> Tensor:
-        """Scaled AdaGrad: the last step size, for a scaled table one per group, otherwise one per weight."""
+        """Scaled AdaGrad: the last step sizes, one per group for a scaled table, otherwise one per weight."""
         steps = self._steps(group, parameter)
         return steps if parameter in self.tables else self._spread(parameter, steps)
 
@@ -176,12 +175,12 @@ class ScaledAdagrad(_ScaledSolver):
         return group["lr"] / (self._sum(group, parameter).sqrt() + group["eps"])
 
     def _spread(self, parameter: Tensor, steps: Tensor) -> Tensor:
-        """Scaled AdaGrad: expand the step sizes of groups to all weights of a parameter (broadcastable)."""
+        """Scaled AdaGrad: expand the step sizes of groups to a tensor that broadcasts to a parameter."""
         groups = self._groups(parameter)
         return (steps if groups is None else groups.expand(steps, fill=0.0)).to(parameter.dtype)
 
     def _sums(self, parameter: Tensor, entries: Tensor) -> Tensor:
-        """Scaled AdaGrad: sum `entries`, one number per weight, over each group of weights."""
+        """Scaled AdaGrad: the sums of `entries` (one number per weight) over each group of weights."""
         groups = self._groups(parameter)
         return entries.double().sum() if groups is None else groups.sums(entries)
 
@@ -224,7 +223,7 @@ class ScaledTable:
     def adagrad_(self, gradient: BagGradient, history: Tensor, lr: float, eps: float, slot: Tensor) -> None:
         """Groupwise AdaGrad step of a scaled table with a factored gradient.
 
-        For each group: history += |gradient|^2; weights -= lr * gradient / (sqrt(history) + eps)."""
+        For each group: history += |gradient|^2, then weights -= lr * gradient / (sqrt(history) + eps)."""
         bags, bounds = self._bags(gradient)
         steps = history.numpy(), float(lr), float(eps)
         kernels.adagrad(*bags, *steps, *self._tracked(), *self._touched(), bounds, slot.numpy())
@@ -247,7 +246,7 @@ class ScaledTable:
         self.state["counts"].copy_(torch.where(squares > 0, self.groups.offsets.diff(), 0))
 
     def _bags(self, gradient: BagGradient):
-        """A factored gradient and the rows of the scaled table as arrays, and the row range of each thread."""
+        """Arrays of a factored gradient and of the scaled table, and the row range of each kernel thread."""
         ids, offsets, residuals = (tensor.numpy() for tensor in gradient)
         return (ids, offsets, residuals, self._memory()), kernels.owners(ids, self.groups.offsets.numpy())
 
@@ -256,12 +255,12 @@ class ScaledTable:
         return self.parameter.detach().numpy()
 
     def _tracked(self):
-        """Scaled table: factor, squared norm, bound of the rounding error and first row of each group, as arrays."""
+        """Scaled table: factor, squared norm, error bound of the squared norm, and first row of each group."""
         state = self.state
         return *(state[name].numpy() for name in ("factors", "squares", "doubt")), self.groups.offsets.numpy()
 
     def _touched(self):
-        """Scaled table: the indices of rows that steps have changed, by group, and their count in each group."""
+        """Scaled table: the indices of rows changed by steps, listed by group, and their count in each group."""
         return self.state["touched"].numpy(), self.state["counts"].numpy()
 
 

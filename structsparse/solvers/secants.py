@@ -17,7 +17,7 @@ class QuadraticModel(NamedTuple):
 
     base: Tensor  # [weights], diagonal of the initial Hessian approximation
     Q: Tensor  # [weights, 2 * pairs], two columns for each secant pair
-    N: Tensor  # [2 * pairs, 2 * pairs], symmetric
+    N: Tensor  # [2 * pairs, 2 * pairs], a symmetric matrix
 
     def times(self, D: Tensor) -> Tensor:
         """The product of the L-BFGS Hessian from secant pairs with a vector D [weights]."""
@@ -39,8 +39,8 @@ class QuadraticModel(NamedTuple):
 class Secants:
     """Secant pairs (step, gradient change) of L-BFGS, stored only for weights in recent working sets.
 
-    - `places`, int64 [stored], has the ascending indices of the stored weights among all weights.
-    - `S` and `Y`, float64 [stored, pairs], have the steps and the gradient changes, oldest first.
+    - `places` (int64) has the ascending indices of the stored weights among all weights.
+    - `S` and `Y` (float64 [stored weights, pairs]) have the steps and the gradient changes, oldest pair first.
 
     If a weight is added later, its entries in older pairs are zero."""
 
@@ -53,12 +53,12 @@ class Secants:
         return self.S.shape[1]
 
     def join(self, active: Tensor) -> Tensor:
-        """Extend the secant pairs to the weights in `active`, and drop other weights that are zero in all steps.
+        """Extend the secant pairs to the weights in `active`, and drop other weights that no step has changed.
 
-        `active` has ascending indices among all weights. Returns the row of each active weight in the pairs."""
+        `active` has ascending indices among all weights. Returns the row of each of them in `S` and `Y`."""
         kept = (self.S != 0).any(1)
         places, of_old, of_new = _merge(self.places, kept, active)
-        if len(places) > len(self.places) or not bool((of_old >= 0).all()):  # the stored weights change
+        if len(places) > len(self.places) or not bool((of_old >= 0).all()):  # the set of stored weights changes
             here = (of_old >= 0).nonzero()[:, 0]
             new = of_old[here]
             self.S, self.Y = (
@@ -68,7 +68,7 @@ class Secants:
         return of_new
 
     def add(self, step: Tensor, change: Tensor) -> None:
-        """Add a secant pair, step and gradient change of the stored weights, if their inner product is positive."""
+        """Add a secant pair (step and gradient change of the stored weights) if their inner product is positive."""
         along = float(step @ change)
         if along <= FLAT * float(step.norm()) * float(change.norm()):
             return
@@ -81,17 +81,17 @@ class Secants:
         self.S, self.Y = self.S[:, :0], self.Y[:, :0]
 
     def secant(self, weights: Tensor) -> float:
-        """Scale of the initial L-BFGS Hessian from the last secant pair: sum of y^2 / weights over sum of s * y.
+        """Scale of the initial L-BFGS Hessian from the last secant pair: (sum of y^2 / d) / (sum of s * y).
 
-        Here s and y are the last step and gradient change. The unscaled initial Hessian is diag(weights)."""
+        Here s is the step, y the gradient change, and d (`weights`) the diagonal of the unscaled initial Hessian."""
         s, y = self.S[:, -1], self.Y[:, -1]
         return float((y * y / weights).sum() / (s @ y))
 
     def model(self, rows: Tensor, weights: Tensor, scale: float) -> QuadraticModel:
         """The L-BFGS Hessian that the secant pairs define, for the stored weights in `rows`.
 
-        The initial Hessian is scale * diag(weights). The result is in the compact form of Byrd, Nocedal and Schnabel
-        (1994)."""
+        `weights` times `scale` is the diagonal of the initial Hessian. The result is in the compact form of Byrd,
+        Nocedal and Schnabel (1994)."""
         base, active = scale * weights, scale * weights[rows]
         if len(self) == 0:
             return QuadraticModel(active, active.new_zeros(len(rows), 0), active.new_zeros(0, 0))

@@ -1,6 +1,6 @@
 """SGD and AdaGrad with factored gradients of weight tables: a step updates only the table rows in the batch.
 
-A factored gradient of a table lists the active rows of each bag (such as a token) and a gradient vector per bag."""
+A bag is a list of table rows, such as the features of a token. A factored gradient has one gradient vector per bag."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class RowSolver(Solver):
         raise NotImplementedError
 
     def _slot(self, parameter: Tensor) -> Tensor:
-        """Work array for the AdaGrad step of SGD on table rows: int32 [rows], initially -1."""
+        """Work array for SGD with AdaGrad step sizes: an int32 for each table row, initially -1."""
         if parameter not in self.slots:
             self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         return self.slots[parameter]
@@ -67,7 +67,7 @@ class RowSolver(Solver):
 class RowSGD(RowSolver):
     """SGD that updates only the table rows in the batch: w -= lr * gradient."""
 
-    prox_every = 8  # number of steps between two proxes; a prox is slower than a step, as it changes all rows
+    prox_every = 8  # number of steps per prox; a prox is slower than a step, as it changes all rows
 
     def __init__(self, params, lr: float = 0.1) -> None:
         super().__init__(params, {"lr": lr})

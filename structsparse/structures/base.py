@@ -12,15 +12,15 @@ from torch import Tensor
 class Structure(ABC):
     """Base of all structures: an interface to score, sum and maximise over all structures of an item.
 
-    An item is a sentence, for example; its structures are all possible label sequences. `scores` holds the scores of
-    the parts for a batch of items, in a form that each subclass defines. `gold` holds the correct structure of each
-    item. `lengths` int64 [batch] holds the numbers of tokens."""
+    For example, an item is a sentence, and its structures are all possible label sequences. `scores` holds the scores
+    of the parts (such as labels) for a batch of items, in a form that each subclass defines. `gold` holds the correct
+    structure of each item. `lengths` int64 [batch] holds the token count of each item."""
 
     @abstractmethod
     def log_partition(self, scores, lengths: Tensor) -> Tensor:  # shape [batch]
         """Base of all structures: the log-partition, which is the log of the sum of exp(score) over all structures.
 
-        The gradient with respect to the scores is the expected count of each part."""
+        The gradient with respect to the scores is the expected count of each part, such as a label or an arc."""
 
     @abstractmethod
     def score(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
@@ -32,7 +32,7 @@ class Structure(ABC):
 
     @abstractmethod
     def add_cost(self, scores, gold: Tensor, lengths: Tensor, cost: float = 1.0):
-        """Base of all structures: the scores with `cost` added for every part that is not in the gold structure."""
+        """Base of all structures: the scores with `cost` added to each part that is not in the gold structure."""
 
     def surprise(self, scores, gold: Tensor, lengths: Tensor) -> Tensor:  # shape [batch]
         """Base of all structures: the negative log-probability of the gold structure, log_partition - score(gold)."""

@@ -16,7 +16,7 @@ from structsparse.structures.base import Structure
 class ChainScores(NamedTuple):
     """Chain structure: the scores of a linear chain; minus infinity forbids a label or a transition."""
 
-    emissions: Tensor  # [batch, time, labels]: scores of labels at tokens; [all tokens, labels] for float32 on the CPU
+    emissions: Tensor  # [batch, time, labels], or [all tokens, labels] for float32 on the CPU: label scores
     transitions: Tensor  # [labels from, labels to]: score of each pair of neighbouring labels
     start: Tensor  # [labels]: score of each label at the first token
     end: Tensor  # [labels]: score of each label at the last token
@@ -29,7 +29,7 @@ class Chain(Structure):
 
         start[y_1] + sum_t emissions[t, y_t] + sum_{t>1} transitions[y_{t-1}, y_t] + end[y_n].
 
-    Lengths int64 [batch] are the numbers of tokens of the sentences, at least 1. Emissions and gold labels at padding
+    Lengths int64 [batch] are the token counts of the sentences, at least 1. Emissions and gold labels at padding
     are ignored. `log_partition` and `score` return float64. The compiled kernels process float32 and float64 scores on
     the CPU. Torch operations process all other scores."""
 
@@ -189,7 +189,7 @@ class _Surprise(torch.autograd.Function):
     def backward(ctx, weights):
         """Chain structure: the stored gradient of the CRF losses, times `weights`.
 
-        `weights` [batch] is the incoming gradient of each loss. All its entries must be equal, as for a mean loss."""
+        `weights` [batch] is the incoming gradient of each loss. All weights must be equal, as for a mean loss."""
         if ctx.gradients is None or not bool((weights == weights[0]).all()):
             raise RuntimeError(
                 "the gradient of sentences end to end is that of their plain sum, and can be taken only once"
@@ -201,8 +201,8 @@ class _Surprise(torch.autograd.Function):
 def _redo_(again: np.ndarray, losses: np.ndarray, counts: list, scores: ChainScores, gold: Tensor, begins, sizes):
     """Chain structure: recompute in float64 the CRF losses that the SIMD kernels could not compute.
 
-    `again` has the indices of the sentences to recompute. The results are written to `losses` and `counts` (expected
-    counts)."""
+    `again` has the indices of the sentences to recompute. The results go into `losses` and `counts`, the arrays of
+    losses and gradients."""
     if len(again) == 0:
         return
     lengths = torch.from_numpy(np.ascontiguousarray(sizes[again], np.int64))
@@ -239,7 +239,7 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
-        """Chain structure: the gradient of sum(weights * log-partition) for all scores, in compiled code."""
+        """Chain structure: the gradient of sum(weights * log-partition) in all scores, by compiled code."""
         alphas, in_logs = memory
         batch, _, labels = scores.emissions.shape
         chunks = kernels.chunk_count(batch)
@@ -269,7 +269,7 @@ class NativeRoute:
 def _arrays(scores: ChainScores, lengths: Tensor):
     """Chain structure: the scores of a linear chain and the lengths, as numpy arrays for the compiled kernels.
 
-    Emissions keep their type; all other scores become float64."""
+    Emissions keep their dtype; all other scores become float64."""
     sizes = lengths.to(torch.int64).contiguous().numpy()
     time = scores.emissions.shape[1]
     if len(sizes) and not (sizes.min() >= 1 and sizes.max() <= time):
@@ -279,7 +279,7 @@ def _arrays(scores: ChainScores, lengths: Tensor):
 
 
 class TorchRoute:
-    """Chain structure: the torch implementation of linear chains, for any device and number type.
+    """Chain structure: the torch implementation of linear chains, for any device and dtype.
 
     All steps work in log-space and float64, without synchronisation between device and host."""
 
@@ -290,7 +290,7 @@ class TorchRoute:
         Also returns the results of both recursions, which `expect` needs."""
         emissions, transitions, start, end = (score.double() for score in scores)
         batch, time, labels = emissions.shape
-        # both recursions run at once: index 0 is forward, index 1 is backward from the last token of each sentence
+        # two recursions run at once: forward (index 0), and backward from the last token of each sentence (index 1)
         both = torch.stack([emissions, _reverse(emissions, lengths)]).transpose(1, 2)  # shape [2, time, batch, labels]
         matrices = torch.stack([transitions.t(), transitions]).unsqueeze(1)  # shape [2, 1, labels to, labels from]
         message = torch.stack([start, end]).unsqueeze(1).expand(2, batch, labels)
@@ -298,14 +298,14 @@ class TorchRoute:
         for t in range(time - 1):
             message = torch.logsumexp((message + both[:, t]).unsqueeze(2) + matrices, 3)  # shape [2, batch, labels]
             messages.append(message)
-        # for each token and label: log-sum-exp over label sequences to the left (right), without the token's emission
+        # before (after): for each token and label, the log-sum-exp over label sequences to the left (right)
         before, after = torch.stack(messages, 2)
         after = _reverse(after, lengths)
         return torch.logsumexp(start + emissions[:, 0] + after[:, 0], 1), (before, after)
 
     @staticmethod
     def expect(scores: ChainScores, lengths: Tensor, memory, weights: Tensor) -> ChainScores:
-        """Chain structure: the gradient of sum(weights * log-partition) for all scores, in torch."""
+        """Chain structure: the gradient of sum(weights * log-partition) in all scores, by torch operations."""
         emissions, transitions = scores.emissions.double(), scores.transitions.double()
         before, after = memory
         inside = _inside(lengths, emissions.shape[1]).unsqueeze(2)
@@ -372,9 +372,9 @@ class TorchRoute:
 
 
 def _reverse(tokens: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, time, labels]
-    """Chain structure: each sentence reversed within its length.
+    """Chain structure: the tokens of each sentence in reverse order.
 
-    Padding positions repeat the first token."""
+    Padding stays at the end, and repeats the first token."""
     time = torch.arange(tokens.shape[1], device=tokens.device)
     index = (lengths.unsqueeze(1) - 1 - time).clamp_min(0)
     return tokens.gather(1, index.unsqueeze(2).expand_as(tokens))

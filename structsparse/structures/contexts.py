@@ -1,6 +1,6 @@
 """Contexts structure for language models: p(word | context), a softmax over all words, for a tree of contexts.
 
-An entry is a pair of a context and a next word that has a weight. The cost is linear in the number of entries."""
+An entry is a pair of a context and a next word. Each entry has a weight. Time is linear in the number of entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from structsparse.kernels.structures import contexts as kernels
 from structsparse.kernels.structures import contexts_stable as stable
 
 NOTHING = torch.empty(0)
-# torch needs the normaliser of a context to be at least this share of each normaliser of the contexts above it
+# in torch, a normaliser is inexact if it is less than this share of the largest normaliser of a shorter context
 LOST = 2.0**-26
 
 
@@ -52,16 +52,16 @@ class ContextArrays(Protocol):
     entry_word: np.ndarray  # [entries]: the next word of each entry
     entry_above: np.ndarray  # [entries]: entry of the same word in the nearest shorter context; -1 if there is none
     entry_ends: np.ndarray  # [entries]: number of target words whose deepest entry in the tree is the entry
-    node_levels: np.ndarray  # index of the first node of each level; then the number of nodes
-    entry_levels: np.ndarray  # index of the first entry of each level; then the number of entries
+    node_levels: np.ndarray  # [levels + 1]: index of the first node of each level, and the count of nodes at the end
+    entry_levels: np.ndarray  # [levels + 1]: index of the first entry of each level, and the entry count at the end
 
 
 class Contexts(nn.Module):
     """Contexts structure of next words in a language model, p(word | context) = exp S(word, context) / Z(context).
 
     Z(context) is the sum of exp S(word, context) over all words. An entry is a pair of a context and a next word, with
-    a score increment. S(word, context) sums the increments of the entries of the word in the context and in all
-    contexts above it. All costs are linear in the number of entries.
+    a score increment. S(word, context) sums the increments of the word's entries in the context and in all contexts
+    above it. Time and memory are linear in the number of entries.
 
     The compiled kernels process float32 and float64 on the CPU, and are accurate for any finite increments. Torch
     operations process everything else in float64. With torch, all S must lie within 600 of each other. The torch result
@@ -124,7 +124,7 @@ class Contexts(nn.Module):
     def log_partition(self, sums: Tensor) -> Tensor:  # shape [nodes], float64
         """Contexts structure: the log-partition of each context, without a gradient.
 
-        sums [entries] are the scores of all entries, from `path_sums`."""
+        `sums` holds the scores of all entries, from `path_sums`."""
         if tuple(sums.shape) != (self.entries,):
             raise UserError(f"path sums have shape {tuple(sums.shape)}, expected ({self.entries},)")
         if not _native(sums):
@@ -146,8 +146,8 @@ class Contexts(nn.Module):
     def counted(self, node_ends: Tensor, entry_ends: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
         """Contexts structure: the target counts as arrays for the compiled kernels.
 
-        Returns the count of each node, the count of each entry including all entries below it, and the total. The
-        result is cached for the same unchanged tensors."""
+        Returns the target count of each node, the target count of each entry together with all entries below it, and
+        the total count. The result is cached until other or changed tensors are given."""
         versions = node_ends._version, entry_ends._version
         cached = self._counted
         if cached is None or cached[0] is not node_ends or cached[1] is not entry_ends or cached[2] != versions:
@@ -194,14 +194,14 @@ class _Surprise(torch.autograd.Function):
 
 
 def _versions(increments: Increments, ends) -> list[int]:
-    """Contexts structure: torch's version counters of the tensors of a loss.
+    """Contexts structure: torch's version counters of the tensors that a loss depends on.
 
     Every in-place operation on a tensor changes the counter."""
     return [part._version for part in (*increments[1:], *ends) if part is not None]
 
 
 class Memory:
-    """Contexts structure: a pool of work arrays that are reused once they are garbage-collected.
+    """Contexts structure: a pool of work arrays; an array returns to the pool when its last reference is gone.
 
     For a large language model, the first access to newly allocated arrays would cost as much as the computation itself.
     """
@@ -210,7 +210,7 @@ class Memory:
         self.free: dict[tuple, list[np.ndarray]] = {}
 
     def borrow(self, *shape: int, dtype=np.float64) -> np.ndarray:
-        """Contexts structure: a work array from the pool, for exclusive use until it is garbage-collected.
+        """Contexts structure: a work array from the pool, for exclusive use until its last reference is gone.
 
         A tensor made of the array keeps the array in use."""
         free = self.free.setdefault((*shape, np.dtype(dtype)), [])
@@ -220,7 +220,7 @@ class Memory:
         return view
 
     def tensor(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Contexts structure: a CPU tensor from the pool, for exclusive use until it is garbage-collected."""
+        """Contexts structure: a CPU tensor from the pool, for exclusive use until its last reference is gone."""
         return torch.from_numpy(self.borrow(*shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
     def __deepcopy__(self, memo) -> Memory:
@@ -259,7 +259,8 @@ class NativeRoute:
         """Contexts structure: the softmax normalisers of all contexts in compiled code, for any finite scores.
 
         Returns masses [nodes, 2], shifts [nodes] and anew (bool [nodes]). The log-normalisers are shifts +
-        log(masses[:, 0]). `anew` marks contexts whose normaliser is summed directly over all words."""
+        log(masses[:, 0]). masses[:, 1] is the largest mass of a context and the contexts above it. `anew` marks
+        contexts whose normaliser is summed over all words; the others are computed from the parent context."""
         masses, shifts = np.empty((contexts.nodes, 2)), np.empty(contexts.nodes)
         anew, levels = np.empty(contexts.nodes, np.bool_), len(contexts.node_levels)
         tree, entry_word = _tree(contexts), contexts.entry_word.numpy()
@@ -290,7 +291,7 @@ class NativeRoute:
 
 
 def _native(weights: Tensor) -> bool:
-    """Contexts structure: whether the compiled kernels support the device and type of the weights."""
+    """Contexts structure: whether the compiled kernels support the device and dtype of the weights."""
     return weights.device.type == "cpu" and weights.dtype in (torch.float32, torch.float64)
 
 
@@ -305,7 +306,7 @@ def _tree(contexts: Contexts) -> tuple[np.ndarray, ...]:
 def _arrays(increments: Increments) -> tuple[np.ndarray, ...]:
     """Contexts structure: the increments as arrays for the compiled kernels.
 
-    Features get the type of the weights, and `base` becomes float64. None becomes an empty array."""
+    Features get the dtype of the weights, and `base` becomes float64. None becomes an empty array."""
     weights, features, base = increments
     features = NOTHING if features is None else features
     base = NOTHING if base is None else base
@@ -321,7 +322,7 @@ def _integers(array: np.ndarray) -> np.ndarray:
 
 
 def _listed(levels: np.ndarray) -> list[int]:
-    """Contexts structure: the offsets of the levels of the tree as a list of Python integers."""
+    """Contexts structure: the offsets of the tree levels as a list of Python integers."""
     return [int(level) for level in levels]
 
 
@@ -340,7 +341,7 @@ class TorchRoute:
 
     @staticmethod
     def path_sums(contexts: Contexts, increments: Increments) -> Tensor:  # shape [entries]
-        """Contexts structure: the score S of each entry, the sum of the increments on the path from the root."""
+        """Contexts structure: the score S of each entry, the sum of the increments from the empty context on."""
         sums, above = increments.dense().clone(), contexts.entry_above
         for a, b in _levels(contexts.entry_levels):
             sums[a:b] += sums[:a].index_select(0, above[a:b])
@@ -351,7 +352,7 @@ class TorchRoute:
         """Contexts structure: the softmax normaliser of each context by torch operations.
 
         Returns four tensors: the normalisers [nodes], a scalar `shift`, the exponentials of the scores [entries], and a
-        mask of the nodes whose normaliser is inexact. Normalisers and exponentials are divided by exp(shift)."""
+        mask of the nodes with an inexact normaliser. Normalisers and exponentials are divided by exp(shift)."""
         V = contexts.words
         shift = sums.amax()
         exps = torch.exp(sums - shift)

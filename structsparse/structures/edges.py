@@ -35,8 +35,8 @@ class EdgeChain(nn.Module, Structure):
     where k_t is the index of the step (y_{t-1}, y_t). A sequence with an unlisted label pair scores minus infinity.
 
     `steps` int64 [2, steps] has the first and the second label of each step, sorted by second label, then by first
-    label. Lengths int64 [batch] are the numbers of tokens of the sentences, at least 1. `log_partition` and `score`
-    return float64. The compiled kernels process float32 and float64 scores on the CPU. Torch operations process all
+    label. Lengths int64 [batch] are the token counts of the sentences, at least 1. `log_partition` and `score` return
+    float64. The compiled kernels process float32 and float64 scores on the CPU. Torch operations process all
     other scores."""
 
     def __init__(self, steps: Tensor, labels: int) -> None:
@@ -46,8 +46,8 @@ class EdgeChain(nn.Module, Structure):
             raise UserError(f"steps of {labels} labels must ascend by their second, then their first label")
         order = torch.full((labels * labels,), -1).index_copy(0, number, torch.arange(len(number)))
         self.labels = labels
-        self.register_buffer("origins", steps[0].contiguous(), persistent=False)  # [steps], first labels
-        self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # [steps], second labels
+        self.register_buffer("origins", steps[0].contiguous(), persistent=False)  # [steps]: first label of each step
+        self.register_buffer("targets", steps[1].contiguous(), persistent=False)  # [steps]: second label of each step
         arrivals = torch.searchsorted(self.targets, torch.arange(labels + 1))
         # [labels + 1], index of the first step into each label
         self.register_buffer("arrivals", arrivals, persistent=False)
@@ -130,10 +130,10 @@ class EdgeChain(nn.Module, Structure):
 
 
 def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Edge chain structure: the label pairs observed at neighbouring tokens of sentences.
+    """Edge chain structure: the distinct label pairs at neighbouring tokens of sentences.
 
-    The result is int64 [2, pairs]: first labels and second labels, sorted by second label, then by first label. labels
-    [tokens] has the labels of all sentences. Sentence s has labels[offsets[s] : offsets[s + 1]]."""
+    The result is int64 [2, pairs]: the first and the second label of each pair. The pairs are sorted by second label,
+    then by first label. Sentence s has the labels labels[offsets[s] : offsets[s + 1]]."""
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
     taken = np.flatnonzero(inner)
@@ -143,7 +143,7 @@ def observed(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def numbers(steps: np.ndarray, labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Edge chain structure: for each token, the index of the step (label pair) that ends at the token.
 
-    The result is int64 [tokens], 0 for the first token of a sentence."""
+    The result is int64 [tokens], with 0 for the first token of a sentence."""
     count = int(labels.max()) + 1
     inner = np.ones(len(labels), bool)
     inner[offsets[:-1]] = False
@@ -204,7 +204,7 @@ class NativeRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """Edge chain structure: the gradient of sum(weights * log-partition) for all scores, in compiled code."""
+        """Edge chain structure: the gradient of sum(weights * log-partition) in all scores, by compiled code."""
         shares, last = (part.numpy() for part in memory)
         chunks = kernels.chunk_count(len(lengths))
         nodes = torch.empty_like(scores.emissions, memory_format=torch.contiguous_format)
@@ -227,7 +227,7 @@ class NativeRoute:
 def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
     """Edge chain structure: scores, sentence lengths and label pairs as numpy arrays for the compiled kernels.
 
-    Emissions and edges keep their type; all other scores become float64."""
+    Emissions and edges keep their dtype; all other scores become float64."""
     sizes = lengths.contiguous().numpy()
     emissions, edges = (score.detach().contiguous().numpy() for score in scores[:2])
     shared = tuple(score.detach().double().contiguous().numpy() for score in scores[2:])
@@ -235,7 +235,7 @@ def _arrays(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
 
 
 class TorchRoute:
-    """Edge chain structure: the torch implementation of chains over listed label pairs, for any device and number type.
+    """Edge chain structure: the torch implementation of chains over listed label pairs, for any device and dtype.
 
     All steps work in log-space and float64, without synchronisation between device and host."""
 
@@ -259,7 +259,7 @@ class TorchRoute:
 
     @staticmethod
     def expect(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor, memory, weights: Tensor) -> EdgeScores:
-        """Edge chain structure: the gradient of sum(weights * log-partition) for all scores, in torch."""
+        """Edge chain structure: the gradient of sum(weights * log-partition) in all scores, by torch operations."""
         *shares, last = memory
         origins, targets, _ = step_list
         batch, time, _ = scores.emissions.shape

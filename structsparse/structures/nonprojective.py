@@ -22,8 +22,8 @@ class TorchRoute:
     def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
         """Nonprojective tree structure: the log-partition [batch], by elimination in torch.
 
-        If `with_marginals`, the second result is the marginal probability of each arc, [batch, modifiers, heads]; else
-        None."""
+        If `with_marginals` is set, the second result is the marginal probability of each arc, [batch, modifiers,
+        heads]. Otherwise it is None."""
         weights, exits = _weights(scores.double(), lengths)
         opened = torch.full(scores.shape[:1], single_root, device=scores.device)
         totals, table, out, still = 0.0, weights, exits, opened
@@ -72,8 +72,9 @@ def _weights(scores: Tensor, lengths: Tensor):
 def _remove(weights: Tensor, exits: Tensor, opened: Tensor):
     """Nonprojective tree structure: eliminate the last token from the matrix-tree system, in log-space.
 
-    Returns the pivot, the shares of the other tokens and of the root as the head of the last token, and the remaining
-    system. With a single root, `opened` (bool [batch]) stays true until the child of the root is eliminated."""
+    Returns the pivot, the shares of the other tokens as head of the last token, the share of the root as head of the
+    last token, and the remaining system. With a single root, `opened` (bool [batch]) stays true until the child of the
+    root is eliminated."""
     rows, columns, last = weights[:, :-1, :-1], weights[:, :-1, -1], exits[:, -1]
     step = weights[:, -1, :-1]  # shape [batch, remaining tokens]
     inner = step.logsumexp(1)
@@ -93,8 +94,8 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
     """Nonprojective tree structure: log-probabilities that a random walk reaches the root and avoids a given token.
 
     The walk steps from a token to one of its heads. Entry [b, k, j] is for the walk from token j that avoids token k,
-    in sentence b. With a single root, the second result (bool [batch, k]) says whether token k can be the child of the
-    root."""
+    in sentence b. The second result is a mask [batch, tokens]. With a single root, it tells which tokens can be the
+    child of the root."""
     size = weights.shape[1]
     if size == 1:
         return torch.full_like(weights, -torch.inf), opened.unsqueeze(1)

@@ -18,8 +18,8 @@ class TorchRoute:
     def sum(scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
         """Projective tree structure: the log-partition [batch], by Eisner's algorithm in torch.
 
-        If `with_marginals`, the second result is the marginal probability of each arc, [batch, modifiers, heads]; else
-        None."""
+        If `with_marginals` is set, the second result is the marginal probability of each arc, [batch, modifiers,
+        heads]. Otherwise it is None."""
         charts = _inside(scores, lengths, single_root, _log_sum)
         totals = _totals(charts, lengths)
         return totals, _outside(charts, totals, lengths, single_root, _log_share) if with_marginals else None
@@ -74,8 +74,8 @@ class _Charts:
     def parts(self, width: int):
         """Projective tree structure: the chart slices of the two parts that form each span of one width.
 
-        Returns a pair of slices for each kind of span (see the Eisner kernels): gap, right, left. The second slice must
-        be reversed."""
+        Returns a pair of slices for each kind of span (see the Eisner kernels): gap, right, left. The second slice of
+        a pair must be reversed to match the first."""
         starts, ends = slice(self.size - width), slice(width, None)
         shorter, longer = slice(width), slice(1, width + 1)
         return (
@@ -85,9 +85,10 @@ class _Charts:
         )
 
     def terms(self, width: int, single_root: bool):
-        """Projective tree structure: the scores of all derivations of the spans of one width.
+        """Projective tree structure: the scores of all derivations of each span of one width.
 
-        Returns the scores for each kind of span (see the Eisner kernels): gap, right, left."""
+        A derivation splits the span into two parts. Returns the scores for each kind of span (see the Eisner kernels):
+        gap, right, left."""
         gap, right, left = (xs + ys.flip(2) for xs, ys in self.parts(width))
         if single_root:
             gap[:, 0, 1:] = -torch.inf
@@ -97,7 +98,8 @@ class _Charts:
 def _inside(scores: Tensor, lengths: Tensor, single_root: bool, summed) -> _Charts:
     """Projective tree structure: the inside recursion of Eisner's algorithm in torch.
 
-    `summed` combines the scores of the derivations of a span: by log-sum-exp or by the maximum."""
+    A derivation splits a span into two parts. The function `summed` combines the scores of all derivations of a span,
+    by log-sum-exp or by the maximum."""
     modifiers, heads = (F.pad(tokens_inside(lengths, scores.shape[1] - 1), (1, 0), value=v) for v in (False, True))
     allowed = modifiers.unsqueeze(2) & heads.unsqueeze(1)
     scores = torch.where(allowed, scores.double(), -torch.inf)
@@ -125,7 +127,8 @@ def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool
     """Projective tree structure: the outside recursion of Eisner's algorithm in torch.
 
     Returns arc probabilities [batch, modifiers, heads], or 1 for each arc of the best tree and 0 for other arcs. From
-    wide to narrow spans, the function `shared` distributes the probability of each span over its derivations."""
+    wide to narrow spans, the function `shared` distributes the probability of each span over its derivations, which are
+    its splits into two parts."""
     masses = _Charts(charts.right.shape, 0.0, totals.device)
     masses.right[:, 0].scatter_(1, lengths.unsqueeze(1), (totals > -torch.inf).double().unsqueeze(1))
     arcs = torch.zeros_like(charts.right)
@@ -144,19 +147,19 @@ def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool
 
 
 def _add_shares_(parts: tuple[Tensor, Tensor], shares: Tensor):
-    """Projective tree structure: add the probability of each derivation of a span to both parts of the derivation."""
+    """Projective tree structure: add the probability of each split of a span to both parts of the split."""
     xs, ys = parts
     xs += shares
     ys += shares.flip(2)
 
 
 def _log_sum(terms: Tensor) -> Tensor:
-    """Projective tree structure: the log-sum-exp of the scores of all derivations of each span."""
+    """Projective tree structure: the log-sum-exp of the scores of all derivations (splits in two) of each span."""
     return terms.logsumexp(2)
 
 
 def _log_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """Projective tree structure: the probability mass of each derivation of a span.
+    """Projective tree structure: the probability mass of each derivation (split in two) of a span.
 
     The mass of the span is divided in proportion to exp(score) of the derivations."""
     total = torch.where(total == -torch.inf, 0.0, total)
@@ -164,10 +167,10 @@ def _log_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
 
 
 def _highest(terms: Tensor) -> Tensor:
-    """Projective tree structure: the score of the best derivation of each span."""
+    """Projective tree structure: the score of the best derivation (split in two) of each span."""
     return terms.amax(2)
 
 
 def _highest_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """Projective tree structure: give the whole mass of each span to its best derivation, and zero to all others."""
+    """Projective tree structure: give the whole mass of each span to its best derivation (split in two)."""
     return torch.zeros_like(terms).scatter_(2, terms.argmax(2, keepdim=True), mass.unsqueeze(2))

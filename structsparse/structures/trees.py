@@ -41,8 +41,8 @@ class DependencyTree(Structure):
     def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, n]
         """Dependency tree structure: the heads of the tokens in the best tree, 0 at padding.
 
-        Ties are resolved deterministically. If no tree is allowed for a sentence, this is an error on the CPU. On other
-        devices, projective trees then get heads of 0."""
+        Ties are resolved deterministically. A sentence without an allowed tree is an error. Exception: on devices other
+        than the CPU, a projective tree gets heads of 0."""
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths, self.single_root)
 
@@ -50,8 +50,8 @@ class DependencyTree(Structure):
     def best_k(self, scores: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Dependency tree structure: the k best trees, the best first, and their scores.
 
-        Returns heads [batch, k, n], 0 at padding, and scores [batch, k], for at most n tokens. If there are fewer than
-        k trees, the remaining scores are minus infinity. The search runs on the CPU."""
+        Returns heads [batch, k, tokens], 0 at padding, and scores [batch, k]. If a sentence has fewer than k trees, its
+        remaining scores are minus infinity. The search runs on the CPU."""
         if k < 1:
             raise UserError(f"k is {k}, expected a number of trees from 1 on")
         _check(scores, lengths)
@@ -121,7 +121,7 @@ class NativeRoute:
     """Dependency tree structure: the compiled implementation of dependency trees, for scores on the CPU."""
 
     projective: bool  # whether trees are projective
-    kernel = None  # compiled (scores, lengths, single_root, with_marginals, totals, marginals): fills the last two
+    kernel = None  # compiled function that fills the arrays for log-partitions and arc marginals, its last arguments
     general: type  # class with the torch implementation, for other devices and for scores out of the kernel's range
 
     @classmethod
@@ -141,7 +141,7 @@ class NativeRoute:
     def best(cls, scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
         """Dependency tree structure: the heads of the tokens in the best trees, in compiled code.
 
-        If no tree is allowed for a sentence, this is an error."""
+        A sentence without an allowed tree is an error."""
         heads = torch.empty(len(scores), scores.shape[1] - 1, dtype=torch.int64)
         exists = torch.empty(len(scores), dtype=torch.bool)
         parses.best(*_arrays(scores, lengths), cls.projective, single_root, heads.numpy(), exists.numpy())

@@ -1,6 +1,6 @@
 """The registry of tasks: built-in tasks, and tasks that other packages register as entry points `structsparse.tasks`.
 
-A task is a package with two modules for trained models, imported when needed:
+A task is a package. Two of its modules are for trained models:
 
 - `artifact` has the function `load(folder, description)` and the constant `KIND`, the field `kind` of model.json.
 - `command` has `COMMANDS`, the subcommands of `structsparse` for models of the task."""
@@ -88,7 +88,7 @@ def model_folder(folder: Path) -> Path:
 def _task_and_description(folder: Path) -> tuple[str, dict]:
     """Registry of tasks: the task of a trained model, and the content of the file model.json.
 
-    A model of an unknown kind counts as a tagger; the loader of taggers refuses such a model."""
+    For an unknown kind of model, the task is "tagging", and the loader of taggers then raises an error."""
     from structsparse.artifacts.folder import read_description
 
     description = read_description(folder)
@@ -98,8 +98,8 @@ def _task_and_description(folder: Path) -> tuple[str, dict]:
 
 
 def _kind(task: str) -> object:
-    """Registry of tasks: the field `kind` in model.json for a task from another package.
+    """Registry of tasks: the value of the field `kind` in model.json for a task from another package.
 
-    A task without trained models gets a dummy object that equals no field."""
+    For a task without trained models, this is a dummy object that equals no value."""
     artifact = module(task, "artifact")
     return object() if artifact is None else artifact.KIND

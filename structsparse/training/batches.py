@@ -14,7 +14,7 @@ from structsparse.base.errors import UserError
 from structsparse.features.keys import Bags
 from structsparse.weights.batch import BatchCache, TokenBatch
 
-_POOL = 16  # batches per pool; the shuffled sentences of a pool are sorted by length, to save padding
+_POOL = 16  # the sentences of this number of batches are sorted by length together, to save padding
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class TokenArrays:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Batches of sentences: the token count of each sentence: int64 [sentences]"""
+        """Batches of sentences: the token count of each sentence (int64 array [sentences])."""
         return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
         """Make the batch of the training sentences with the given indices.
 
-        `items` is the number of sentences over which the loss is averaged."""
+        `items` is the number of sentences of the training step in all processes. The loss is averaged over them."""
         lengths = self.lengths[sentences]
         time = int(lengths.max())
         tokens = ranges(self.offsets[sentences], lengths)
@@ -69,7 +69,7 @@ class TokenArrays:
 def _at(bags: Bags, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     """Batches of sentences: the feature ids of the given tokens, concatenated, and offsets into these ids.
 
-    The ids of given token k are ids[offsets[k] : offsets[k + 1]]."""
+    The k-th given token has the feature ids ids[offsets[k] : offsets[k + 1]]."""
     sizes = np.diff(bags.offsets)[tokens]
     ids = bags.ids[ranges(bags.offsets[tokens], sizes)]
     return torch.from_numpy(ids), torch.from_numpy(np.r_[0, np.cumsum(sizes)])
@@ -104,7 +104,7 @@ class Progress:
             self.epoch, self.done = epoch, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Data loader of batches: the position for a checkpoint, as index of the epoch and count of batches done."""
+        """Data loader of batches: the position for a checkpoint: index of the epoch, and count of batches done."""
         return {"epoch": self.epoch, "done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -115,7 +115,8 @@ class Progress:
 class Batches(Progress):
     """A data loader of batches of sentences, in an order that depends only on the seed and the epoch.
 
-    At each step, the processes share the sentences. The sentences of a step do not depend on the number of devices."""
+    The processes share the sentences of each step. Which sentences form a step does not depend on the number of
+    processes."""
 
     def __init__(
         self, arrays: TokenArrays, size: int | None, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
@@ -150,7 +151,7 @@ class Batches(Progress):
         return self.arrays.batch(step[self.rank :: self.world], items=len(step))
 
     def _whole(self, step: np.ndarray) -> TokenBatch:
-        """Data loader of batches: the batch of an epoch with a single step; made once, with a cache, and reused."""
+        """Data loader of batches: the batch of all sentences, for epochs with a single step; made once and reused."""
         if self.whole is None:
             self.whole = replace(self._batch(step), cache=BatchCache())
         return self.whole

@@ -24,7 +24,7 @@ from structsparse.weights.notes import notes_of
 
 BENDS = 5  # number of curvatures that `near_gap` tries
 TIGHT = 1e-4  # if the duality gap is below this share of the objective, no near gap is computed
-POLISH = 15  # L-BFGS iterations on parameters without a penalty, before a lower bound is computed
+POLISH = 15  # L-BFGS iterations that refit parameters without a penalty, before a duality gap is computed
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Certificate:
 
     objective: float | None = None
     penalty: float | None = None  # value of the first penalty term, divided by its strength
-    stationarity: float | None = None  # ||W - prox(W - gradient)|| at the weights W, relative to W = 0
+    stationarity: float | None = None  # ||W - prox(W - gradient)|| at the weights W, divided by the same at W = 0
     duality_gap: float | None = None  # upper bound on the objective minus its global minimum
     near_gap: float | None = None  # upper bound on the objective minus its minimum near the weights
     groups_uncertified: int | None = None  # number of zero groups that a proximal gradient step makes nonzero
@@ -132,7 +132,7 @@ def residual(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor], gr
 
 @torch.no_grad()
 def living(penalty: Penalty, weights: Tensor) -> Tensor:
-    """Certificate: which groups have a nonzero weight: bool [groups], or bool [rows] if the penalty has no groups."""
+    """Certificate: a bool array that marks groups with a nonzero weight; rows, if the penalty has no groups."""
     if penalty.groups is not None:
         return penalty.groups.alive(weights)
     return (weights.flatten(1) if weights.dim() > 1 else weights[:, None]).ne(0).any(dim=1)
@@ -140,15 +140,15 @@ def living(penalty: Penalty, weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: float = 1e-3) -> Tensor:
-    """Certificate: marks the dead groups that the gradient would make nonzero (rows, if the penalty has no groups).
+    """Certificate: a bool array that marks dead groups that the gradient would make nonzero (without groups: rows).
 
-    For such a group, the optimality gap of the penalty exceeds `tolerance` * strength * weight of the group."""
+    A dead group is marked if its optimality gap (`penalty.gap`) exceeds `tolerance` * strength * group weight."""
     held = penalty.strength * (1.0 if penalty.groups is None else _weights(penalty.groups.weight))
     return ~living(penalty, weights) & (penalty.gap(weights, gradient) > tolerance * held)
 
 
 def _weights(weight: Tensor) -> Tensor:
-    """Certificate: the group weights, with zeros replaced by the smallest positive weight."""
+    """Certificate: the group weights, with zeros replaced by the smallest positive group weight."""
     return torch.where(weight > 0, weight, weight[weight > 0].min() if bool((weight > 0).any()) else 1.0)
 
 
@@ -165,10 +165,10 @@ def lower_bound(
     - W, gradient: penalised weights, and the gradient of the loss with respect to W
     - share: the largest share of the gradient, from 0 to 1, that every penalty can balance
     - conjugates: the sum of the convex conjugates of the penalties
-    - slack: for parameters without a penalty, norm of the gradient times norm of the parameter (at least 1)
+    - slack: sum of ||gradient with respect to V|| * max(1, ||V||) over all parameters V without a penalty
 
-    `weights` and `gradients` hold all parameters. Parameters without a penalty should be close to their optimum. The
-    bound assumes that this optimum is no farther away than the norm of the parameter (at least 1)."""
+    `weights` and `gradients` hold all parameters. The bound assumes that the optimum of V lies at a distance of at most
+    max(1, ||V||)."""
     share, conjugates, inner, slack = 1.0, 0.0, 0.0, 0.0
     for name, w in weights.items():
         if name not in penalties:
@@ -177,7 +177,7 @@ def lower_bound(
         held = penalties[name].held(w)
         if held is None:
             return None
-        if not held.all():  # if all entries are penalised, no copies of large tables are made
+        if not held.all():  # skipped if all entries are penalised: it copies large tables
             slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
         gradient = gradients[name].double() * held
         dual = penalties[name].conjugate(gradient)
@@ -200,12 +200,12 @@ def near_gap(
     The neighbourhood of the weights W holds all weights V with ||V - W|| <= size, where size = ||W||, or 1 if W = 0. In
     these norms, `metrics` weighs the squared entries. `metrics` is positive and broadcasts to the weights.
 
-    A convex loss lies above its tangent at W. For any number bend > 0, the objective can therefore fall by at most
+    With a convex loss, for any number bend > 0, the objective can fall within the neighbourhood by at most
 
         max over V of -<gradient, V - W> - Omega(V) + Omega(W) - bend/2 (||V - W||^2 - size^2),
 
-    where Omega is the sum of the penalties. One prox with steps 1 / (bend * metric) attains the maximum. The result is
-    the smallest bound for `BENDS` values of bend."""
+    where Omega is the sum of the penalties. One prox attains the maximum. The result is the smallest of these bounds
+    for `BENDS` values of bend."""
     squares = sum(float((weights[name].square() * m).sum(dtype=torch.float64)) for name, m in metrics.items())
     size = squares**0.5 or 1.0
     value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
@@ -214,7 +214,7 @@ def near_gap(
         lower, moved = value, 0.0
         for name, w in weights.items():
             steps = _steps(bend * metrics[name], w)
-            way = gradients[name].mul(steps).neg_().add_(w)  # `way` is later changed in place, to save memory
+            way = gradients[name].mul(steps).neg_().add_(w)  # changed in place below, to save memory
             if name in penalties:
                 penalties[name].prox_(way, steps)
                 lower -= float(penalties[name].value(way))
@@ -230,7 +230,7 @@ def near_gap(
 
 
 def _steps(curvature: Tensor, weights: Tensor) -> Steps:
-    """Certificate: the prox step 1 / curvature: a float for a scalar curvature, else a tensor of weight shape."""
+    """Certificate: the prox step 1 / curvature: a float for a scalar curvature, else one step for each weight."""
     return 1 / float(curvature) if curvature.dim() == 0 else curvature.reciprocal().expand_as(weights).contiguous()
 
 
@@ -253,10 +253,10 @@ def prove(
 ) -> tuple[Certificate, dict[str, Tensor]]:
     """The certificate of a stage on the whole training set, and the gradients for the penalised parameters.
 
-    - main: the penalties of the first term
+    - main: the penalties of the first penalty term, by parameter name
     - residual_at_zero: ||W - prox(W - gradient)|| at W = 0
     - proof: figures that the solver has proved; these are not computed again
-    - bounded: whether the strength was fixed during training; otherwise a duality gap has no meaning"""
+    - bounded: whether the strength was fixed during training; if not, no duality gap is computed"""
     weights = {name: p.detach() for name, p in module.named_parameters()}
     smooth = module.loss.smooth
     if smooth:

@@ -25,8 +25,8 @@ from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for a whole stage
-BASE = "_"  # prefix of the names of base files and folders in conf/, which other files include
+SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for the whole stage
+BASE = "_"  # the first letter of names of files and folders in conf/ that only serve to be included by others
 
 
 @cache
@@ -41,10 +41,10 @@ def hide_bases() -> None:
 
 
 def _without_bases(listed: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Composed configuration: wrap the method `list` of a Hydra configuration source, which then omits base files."""
+    """Composed configuration: the method `list` of a Hydra configuration source, changed to omit base files."""
 
     def list_choices(self, config_path: str, results_filter=None) -> list[str]:
-        """Composed configuration: the names of the choices in a folder of conf/."""
+        """Composed configuration: the names of the choices in a folder of conf/, without base files."""
         return [name for name in listed(self, config_path, results_filter) if not name.startswith(BASE)]
 
     return list_choices
@@ -60,7 +60,7 @@ def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> l
 def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
     """Composed configuration: the configuration of one stage, with the changes that the recipe makes.
 
-    A mapping is merged into the old value. A mapping with `_target_`, or a single value, replaces the old value."""
+    A new value replaces the old one. Only a mapping without `_target_` is merged into the old mapping."""
     stage = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     for key, value in (changes or {}).items():
         if key not in stage:
@@ -91,7 +91,9 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
 
 
 def term_of(name: str, reg: DictConfig) -> Term:
-    """Composed configuration: compose a penalty term from its configuration `reg`; `name` is `reg` or `also.NAME`."""
+    """Composed configuration: compose a penalty term from its options `reg`.
+
+    `name` is the place of these options in the configuration: `reg` or `also.NAME`."""
     for key in OmegaConf.missing_keys(reg):
         raise UserError(f"{key.removeprefix('reg.')} needs a value")
     reg = reg.copy()

@@ -28,7 +28,7 @@ class Data(Protocol):
     def whole(self, part: str) -> Iterable:
         """Training data of any task: batches for one pass over a part of the corpus.
 
-        The task chooses their order and size."""
+        The task chooses the order and the size of the batches."""
 
     def passages(self, part: str, size: int | None, seed: int) -> Iterable:
         """Training data of any task: blocks of `size` sentences in random order, for online solvers.

@@ -1,4 +1,4 @@
-"""The accelerator (CPU, CUDA or MPS) that `trainer.accelerator=auto` selects for a stage."""
+"""The accelerator (CPU or CUDA) that `trainer.accelerator=auto` selects for a stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def accelerator(requested: str, host_only: str | None, console: Console) -> str:
     """The accelerator device for Lightning: `auto` becomes `cpu` if the stage cannot run on the device found.
 
     `requested` is the option trainer.accelerator. `host_only` is the name of a solver or model that runs on the CPU
-    only, if there is one. `auto` never selects MPS, which lacks float64. The console shows the reason for the CPU."""
+    only, if there is one. `auto` never selects MPS, which lacks float64. If `auto` becomes `cpu`, the console shows the
+    reason."""
     device = automatic()
     if requested != "auto" or device == "cpu" or (device == "cuda" and host_only is None):
         return requested

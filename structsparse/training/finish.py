@@ -25,8 +25,8 @@ from structsparse.training.run_folder import first_process
 from structsparse.training.stage import FitRecord, StageResult, selecting_stage
 from structsparse.training.task import Task
 
-MOST_VALUES = 5_000_000  # maximum number of nonzero weights for which distinct values are counted
-# tables written after training: file name, columns, function from the record of a fit to the lines of the table
+MOST_VALUES = 5_000_000  # with more nonzero weights than this, distinct values are not counted
+# tables written after training: file name, columns, function that takes the lines from the record of a fit
 RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple]]], ...] = (
     ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
     ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
@@ -212,7 +212,7 @@ def print_living(console: Console, figures: Mapping[str, object], table: Table) 
         return
     lives = table.header.index("lives")
     header, *rows = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
-    # counts for the whole model; of very many groups, the table lists only some
+    # counts of all groups of the model; a table with very many groups lists only some of them
     alive, groups = figures.get("groups_alive"), figures.get("groups")
     title = f"living groups: {alive or len(rows):,} of {groups or len(table.rows):,}"
     console.print(console_table(Table(header, rows), title))

@@ -33,7 +33,7 @@ from structsparse.training.search.strengths import (
 from structsparse.training.stage import FitRecord, Objective, Stage, StageFigures, StageResult, Strengths
 from structsparse.training.task import Task
 
-FINISHED = "finished.json"  # file beside the checkpoints with the record of a finished fit
+FINISHED = "finished.json"  # file with the record of a finished fit, beside the checkpoints
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
 
     - before: the result of the previous stage, whose surviving features are kept
     - start: initial weights by parameter name, if they do not come from the previous stage
-    - folder: the checkpoints of the stage; if `resume` is true, training continues from them"""
+    - folder: the folder for the checkpoints of the stage; if `resume` is true, training continues from them"""
     data, support = _survivors(stage, task, data, before)
     lightning.seed_everything(stage.seed, verbose=False)
     optimizer = make_optimizer(stage)
@@ -76,9 +76,9 @@ def run(
 
 
 def probe(stage: Stage, task: Task, data: Data) -> StageResult:
-    """Fit of a stage before any training: penalised parameters at zero, the others at their optimum.
+    """Fit of a stage with all penalised parameters at zero, where a regularization path begins.
 
-    A regularization path begins with this result."""
+    Only parameters without a penalty are fitted."""
     lightning.seed_everything(stage.seed, verbose=False)
     legality.check(task, stage)
     module, terms = task.build(stage, data)
@@ -190,7 +190,7 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
     if last is not None:
         checked_checkpoint(last, module)
     if trainer.precision == "64-true":
-        # to float64 before the checkpoint is loaded; Lightning converts only afterwards and loses digits
+        # convert before the checkpoint is loaded; Lightning converts afterwards, when digits are already lost
         module.double()
     begin = time.perf_counter()
     trainer.fit(module, train, dev, ckpt_path=last, weights_only=True)

@@ -60,10 +60,10 @@ def refusal(task: str, reg: str, groups: str) -> str | None:
 
 
 def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix: str = "") -> str | None:
-    """Legality check: the reason why groups do not fit a weight table or a penalty, and what would; None if they fit.
+    """Legality check: the reason why groups do not fit a weight table or a penalty; None if they fit.
 
-    `kind` is the kind of the weight table. The message has `prefix` before `groups=`: the name of the penalty term and
-    a dot, or nothing for the term `reg`."""
+    The reason lists choices that fit. `kind` is the kind of the weight table. `prefix` is written before `groups=` in
+    the reason: the name of the penalty term and a dot, or nothing for the term `reg`."""
     maker = Declared() if groups is None else declared(groups)
     typed = f"{prefix}groups={option('groups', groups) or callee(groups).__name__}" if groups else ""
     if groups is None:
@@ -87,7 +87,7 @@ def option(part: str, chosen: Callable) -> str | None:
 
 @cache
 def targets(part: str) -> dict[str, str]:
-    """Legality check: the dotted path of the class or function of each option of a part of conf/, by option name."""
+    """Legality check: for each option in a folder (part) of conf/, the dotted path of its class or function."""
     options = {path.stem: _own_keys(part, path.stem) for path in sorted((configuration_folder() / part).glob("*.yaml"))}
     return {name: keys["_target_"] for name, keys in options.items() if "_target_" in keys}
 
@@ -105,7 +105,7 @@ def contents(part: str, name: str) -> dict[str, object]:
 def _own_keys(part: str, name: str) -> dict[str, object]:
     """Legality check: the keys and values in the yaml file of an option, without those of base files.
 
-    If the file sets several parts of the configuration, only the keys under the name of this part count."""
+    If the file sets several parts of the configuration, only the keys under the name `part` count."""
     content = _read(part, name)
     return content.get(part) or {key: value for key, value in content.items() if key != "defaults"}
 
@@ -134,7 +134,7 @@ def _check_part(part: str, chosen: Callable, fitting: Sequence[Callable], kind: 
 def _fits(chosen: Callable, fitting: Sequence[Callable], own: bool = True) -> bool:
     """Legality check: whether a class or function is one that a task declares, or a subclass of such a class.
 
-    If `own`, a class from outside this package is always accepted."""
+    If `own` is true, a class from outside this package is always accepted."""
     if own and chosen.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return True
     return any(chosen is one or (_is_class(chosen, one) and issubclass(chosen, one)) for one in fitting)
@@ -168,17 +168,17 @@ def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
 
 
 def _regs(forms: Sequence[type]) -> list[str]:
-    """Legality check: the options of reg whose penalty classes accept one of these forms of groups."""
+    """Legality check: the options of reg whose penalty classes accept at least one of the given forms of groups."""
     classes = {name: resolved(target) for name, target in targets("reg").items()}
     penalties = {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
     return [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:
-    """Legality check: whether a penalty accepts any of the forms of groups that a group maker declares."""
+    """Legality check: whether a penalty accepts at least one of the forms of groups that a group maker declares."""
     return bool(set(maker.forms) & set(penalty.takes))
 
 
 def _particular(item: tuple[str, Declared]) -> bool:
-    """Legality check, sort key of choices: whether groups fit any kind of table; such groups come last."""
+    """Legality check, sort key: whether groups fit every kind of weight table; such groups are listed last."""
     return ANY in item[1].kinds

@@ -24,7 +24,7 @@ def learning_options(options: Mapping) -> dict:
 
 def first_process() -> bool:
     """Run folder: whether this process writes files and prints, as the first or only process of a run."""
-    ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # set by torchrun, SLURM and Lightning
+    ranks = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK")  # process ranks set by torchrun, SLURM and Lightning
     return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
@@ -48,8 +48,8 @@ def resume_into(folder: Path, ckpt_path: str | None, options: Mapping) -> bool:
 def _source(folder: Path, ckpt_path: str, options: Mapping) -> Path:
     """Run folder: the folder of checkpoints that the option `ckpt_path` names.
 
-    `last` names the newest run with the same options. Any other value is a run folder, or a file or folder within it.
-    """
+    `last` names the newest run with the same options. Any other value is a path: a run folder, or a file or
+    folder in it."""
     if ckpt_path == "last":
         return _newest(folder, options)
     path = Path(ckpt_path)

@@ -7,7 +7,7 @@ import numpy as np
 
 LOWER_IS_BETTER = ("perplexity", "perplexity_open", "mse")
 ENDS = 4  # number of counts at the end of the vector: tokens, right tokens, sentences, right sentences
-UNSEEN = "(unseen)"  # stands for all gold labels that are not among the known names
+UNSEEN = "(unseen)"  # stands for all gold labels that the model does not know
 
 
 def gain(metric: str, value: float) -> float:
@@ -52,8 +52,9 @@ class LabelScore:
     def _add(self, correct, gold, predicted, right: np.ndarray, offsets: np.ndarray) -> None:
         """Label scores of any task: add counts of correct, gold and predicted labels or spans.
 
-        `correct`, `gold` and `predicted` hold the type index of each label or span. `right` (bool [tokens]) marks
-        tokens with the right label. `offsets` (int64 [sentences + 1]) holds the first token of each sentence."""
+        `correct`, `gold` and `predicted` hold the type index of each label or span. `right` (bool array
+        [tokens]) marks tokens with the right label. `offsets` holds the index of each sentence's first token, then the
+        count of tokens."""
         table = self._counts[:-ENDS].reshape(-1, 3)  # a view: additions to it change the counts
         for column, kinds in enumerate((correct, gold, predicted)):
             table[:, column] += np.bincount(kinds, minlength=len(self.kinds))
@@ -85,16 +86,16 @@ class AccuracyScore(LabelScore):
         """Label scores of any task: add the accuracy counts of sentences.
 
         `gold` and `predicted` hold the label code of each token. `offsets` holds the index of each sentence's first
-        token."""
+        token, then the count of tokens."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         right = gold == predicted
         self._add(gold[right], gold, predicted, right, offsets)
 
 
 def checked_codes(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
-    """Label scores of any task: gold and predicted label codes as checked arrays.
+    """Label scores of any task: gold and predicted label codes as arrays; invalid codes are an error.
 
-    `names` is the number of known labels. It serves as the code of all unknown gold labels."""
+    `names` is the count of known labels, and the code that all unknown gold labels get."""
     gold, predicted = np.minimum(gold, names), np.asarray(predicted)
     if gold.shape != predicted.shape or gold.shape != (int(offsets[-1]),):
         shapes = f"{gold.shape} gold and {predicted.shape} predicted"

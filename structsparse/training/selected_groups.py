@@ -1,4 +1,4 @@
-"""The table of selected groups: norms, the strengths at which groups become nonzero, and planted groups."""
+"""The table of selected groups: norms, strengths at which groups become nonzero, and groups known to be relevant."""
 
 from __future__ import annotations
 

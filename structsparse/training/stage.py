@@ -57,7 +57,7 @@ class Stage:
 
         `identity` (arrays or JSON values) identifies the data."""
         digest = blake2b(digest_size=8)
-        strengths = [term.strength for term in self.terms]  # on a path of strengths, these differ from the options
+        strengths = [term.strength for term in self.terms]  # on a regularization path, `options` holds others
         for part in (self.name, self.options, strengths, *identity):
             plain = isinstance(part, np.ndarray)
             digest.update(part.tobytes() if plain else json.dumps(part, sort_keys=True, default=str).encode())
@@ -93,7 +93,7 @@ class Strengths:
     A strength is None if it is not known, or if nothing is penalised."""
 
     critical: float | None = None  # smallest strength at which all parameters of the first term are zero
-    first: float | None = None  # strength of the first term
+    first: float | None = None  # strength of the first term; after training, the final strength
     terms: Mapping[str, float] = field(default_factory=dict)  # initial strengths by term name
 
 
@@ -108,7 +108,7 @@ class FitRecord:
     strengths: Mapping[str, float] = field(default_factory=dict)  # strength at the end of training, by parameter name
     cuts: Sequence[tuple] = ()  # (step, parameter, strength) for each time that a budget made groups zero
     counts: Sequence[tuple] = ()  # after each block of an online solver: (epoch, step, count of rows, count of weights)
-    outer: Sequence[tuple] = ()  # the fields of `Outer` for each outer iteration of ADMM
+    outer: Sequence[tuple] = ()  # (epoch, primal, dual, flips, living) of each outer iteration of ADMM
     proof: Proof = field(default_factory=Proof)  # figures that the solver has proved about its last model
 
     @classmethod
@@ -130,7 +130,7 @@ class StageFigures:
 
 
 class GroupCount(NamedTuple):
-    """The group count of a stage: all groups, and living groups, which have a nonzero weight."""
+    """The group count of a stage: the number of all groups, and of living groups (with a nonzero weight)."""
 
     groups: int
     groups_alive: int
@@ -144,8 +144,8 @@ class StageResult:
     module: lightning.LightningModule
     penalties: dict[str, Penalty]  # by parameter name; parameters of the first term come first
     figures: StageFigures = field(default_factory=StageFigures)
-    at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradients of the mean loss at zero weights, by name
-    at_end: dict[str, Tensor] = field(default_factory=dict)  # gradients of the mean loss at the final weights, by name
+    at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradient of mean loss at zero weights, by parameter
+    at_end: dict[str, Tensor] = field(default_factory=dict)  # gradient of mean loss at final weights, by parameter
     support: dict[str, Tensor] = field(default_factory=dict)  # by parameter name: masks of entries that may be nonzero
 
     @property
@@ -164,15 +164,15 @@ class StageResult:
         return masks
 
     def living_groups(self) -> dict[str, Tensor]:
-        """The result of a stage: the mask of the groups with a nonzero weight, bool [groups].
+        """The result of a stage: masks of the groups with a nonzero weight (bool arrays over groups).
 
-        There is one mask for each penalised parameter with groups, by name."""
+        There is one mask for each penalised parameter with groups, by parameter name."""
         return living_groups(self.penalties, self.weights)
 
     def group_count(self) -> GroupCount | None:
         """The result of a stage: the number of groups and of living groups over all penalised parameters.
 
-        None if there are no groups."""
+        The result is None if there are no groups."""
         masks = self.living_groups().values()
         return GroupCount(sum(map(len, masks)), sum(int(mask.sum()) for mask in masks)) if masks else None
 
@@ -188,7 +188,7 @@ class StageResult:
 
 @torch.no_grad()
 def living_groups(penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Stage: the mask of the groups with a nonzero weight, bool [groups], for each penalised parameter with groups."""
+    """Stage: for each penalised parameter with groups, by name, the mask of the groups with a nonzero weight."""
     return {name: p.groups.alive(weights[name]) for name, p in penalties.items() if p.groups is not None}
 
 

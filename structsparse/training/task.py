@@ -36,7 +36,7 @@ class Task(ABC):
     layout: ClassVar[type[TableLayout]] = TableLayout  # class that describes the rows and columns of the weight table
     models: ClassVar[tuple[Callable, ...]] = ()  # classes and functions of this package that make models for the task
     losses: ClassVar[tuple[type, ...]] = ()  # loss classes of this package that fit the task
-    tensor_parts: ClassVar[TensorParts] = TensorParts()  # which artifact tensors hold features or labels
+    tensor_parts: ClassVar[TensorParts] = TensorParts()  # which artifact tensors hold features, and which hold labels
     keyed: ClassVar[bool] = False  # whether the artifact identifies features by hash keys, which can be shortened
 
     @abstractmethod
@@ -66,10 +66,10 @@ class Task(ABC):
 
     @abstractmethod
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[Data, dict[str, Tensor]]:
-        """Task interface: the data without feature rows that have no surviving entry, and masks of entries.
+        """Task interface: the data with only the feature rows that have a surviving entry, and masks of entries.
 
-        `before` is the result of the previous stage. `support` holds the masks of the surviving entries of each
-        parameter. The returned masks, by parameter name, mark the entries of the remaining rows that may be nonzero."""
+        `before` is the result of the previous stage. `support` holds, by parameter name, masks of the surviving
+        entries. The returned masks, by parameter name, mark the entries of the remaining rows that may be nonzero."""
 
     @abstractmethod
     def inherit(self, module: TaskModule, before: StageResult, support: dict[str, Tensor]) -> None:
@@ -82,9 +82,10 @@ class Task(ABC):
         """Task interface: whether enough weights are nonzero for the model to be refitted or exported."""
 
     def screen(self, result: StageResult) -> Screen | None:
-        """Task interface: the group of each row of the weight table, so that a path may leave out rows of dead groups.
+        """Task interface: the group of each row of the weight table.
 
-        The result is None if the data of the task cannot be restricted to some rows. Then a path uses all rows."""
+        A regularization path leaves out rows of groups that will stay dead. The result is None if the data of the
+        task cannot be restricted to some rows. A path then uses all rows."""
         return None
 
     def finalize(self, result: StageResult) -> StageResult:
@@ -111,7 +112,7 @@ class Task(ABC):
 
     @abstractmethod
     def sparsity(self, data: Data, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Task interface: counts of features, weights, rows and groups: all, and those that are nonzero after training.
+        """Task interface: counts of features, weights, rows and groups, and of those that are nonzero after training.
 
         `first` is the result of the stage that selected groups, `last` the result of the last stage."""
 

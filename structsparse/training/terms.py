@@ -14,7 +14,7 @@ from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import Nonnegative, Penalty, Ridged
 from structsparse.weights.notes import notes_of
 
-ITEMS = "items"  # value of `relative`: the strength is relative to the sum of the losses, not to their mean
+ITEMS = "items"  # value of the option `relative`: the strength is relative to the sum of the losses, not their mean
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Term:
     penalty: Callable[..., Penalty]
     groups: Callable | None
     strength: float
-    relative: bool | str  # unit of `strength`: critical strength (true), 1 / items (`items`), 1 (false)
+    relative: bool | str  # unit of `strength`; true: critical strength, `items`: 1 / number of items, false: 1
     nonnegative: bool
     parameters: Sequence[str]
     ridge: float | None = None  # strength of an additional squared penalty, in the unit of `strength`
@@ -83,7 +83,7 @@ class Term:
     def _for_chains(self, penalty: Penalty, lengths: Tensor) -> None:
         """Penalty term: adapt the penalty to entries that stand for a chain of several equal weights each.
 
-        `lengths` holds the number of weights of each chain. The penalty counts an entry that many times."""
+        `lengths` holds the number of weights of each chain. The penalty counts each weight of the chain."""
         try:
             penalty.for_chains(lengths)
         except UserError as error:

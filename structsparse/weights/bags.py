@@ -1,6 +1,6 @@
 """`bag_sum`: for each token, the sum of the weight-table rows of its active features, and the gradient of the sum.
 
-A bag is the list of table rows (active features) of a token. The gradient of the table has two forms:
+A bag is the list of table rows (active features) of a token. The table's gradient of the loss has two forms:
 
 * dense, for any torch optimizer
 * factored into bags and residuals, for row solvers such as `solvers.sgd`; the dense gradient is the product of both
@@ -20,11 +20,13 @@ from structsparse.weights.notes import BagGradient, RowScale, notes_of
 
 
 def bag_sum(table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    """The sum of the weight-table rows in each bag: [tokens, labels]. The row indices in a bag must ascend.
+    """The sum of the weight-table rows in each bag, as a tensor [tokens, labels].
 
-    A bag has the active rows of a token. If a solver has set the table's note `pending` to a list, backward appends a
-    BagGradient to the list instead of setting `table.grad`. With torch.distributed, `pending` is ignored. If the note
-    `scale` is set, the gradient is with respect to the scaled rows."""
+    A bag has the active rows of a token, in ascending order. A solver may set two notes on the table (`notes_of`):
+
+    * `pending`, a list: backward appends a BagGradient to it instead of setting `table.grad`. It is ignored with
+      torch.distributed.
+    * `scale`: the rows are multiplied by scale factors, and the gradient is with respect to the scaled rows."""
     notes = notes_of(table)
     pending, scale = notes.pending, notes.scale
     if torch.distributed.is_initialized():
@@ -94,10 +96,10 @@ def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float,
 
 
 def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
-    """The rows in the bags of a factored gradient, and the sum of the residuals of each row.
+    """The rows in the bags of a factored gradient, and for each row the sum of its residuals.
 
-    Returns rows int64 [occurrences] and sums [occurrences, labels], with an entry for each occurrence of a row in a
-    bag. Surplus entries repeat a row with a sum of zero. Counting the distinct rows would synchronise the device."""
+    Returns two tensors: rows [occurrences] and sums [occurrences, labels]. They have an element for each occurrence of
+    a row in a bag. Surplus elements repeat a row with a sum of zero."""
     ids, offsets, residuals = gradient
     occurrences = ids.shape[0]
     # [occurrences], the token (bag) of each row occurrence
@@ -123,5 +125,5 @@ def concatenated(gradients: list[BagGradient]) -> BagGradient:
 
 
 def _on_cpu(table: Tensor) -> bool:
-    """Whether the compiled kernels of bag sums support the device, layout and type of this table."""
+    """Whether the compiled kernels of bag sums support the device, layout and dtype of a table."""
     return table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64)

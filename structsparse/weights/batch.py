@@ -9,17 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-FLAT = 256  # least number of sentences in a CPU batch that is not padded
+FLAT = 256  # CPU batches of at least this number of sentences are not padded
 
 
 class BatchCache:
-    """Cache of results for a batch that is used again in each epoch, such as a sorted order of its features."""
+    """Cache of results computed from a batch that is used again in each epoch, such as a sorted order of features."""
 
     def __init__(self) -> None:
         self.results: dict[str, object] = {}
 
     def get(self, name: str, compute: Callable[[], object]) -> object:
-        """The cached result of the batch under this name; the first call computes the result by `compute`."""
+        """The result that is cached for the batch under `name`; the first call gets it from `compute`."""
         if name not in self.results:
             self.results[name] = compute()
         return self.results[name]
@@ -35,19 +35,19 @@ class TokenBatch:
     ids: Tensor  # int32 [occurrences], the active features (table rows) of all tokens, token after token
     offsets: Tensor  # int64 [tokens + 1], where the features of each token start in `ids`
     places: Tensor  # int64 [tokens], the index of each token in the flattened padded batch [batch * time]
-    dense: Tensor  # float [tokens, dense columns], real-valued features
+    dense: Tensor  # float [tokens, number of real-valued features], the values of these features
     codes: Tensor  # int64 [tokens, attributes], vocabulary index of each attribute, such as the word
     gold: Tensor  # int64 [batch, time], gold labels, padded
     lengths: Tensor  # int64 [batch], the number of tokens of each sentence
     sentences: Tensor  # int64 [batch], the index of each sentence in the corpus
     items: int  # number of sentences in the optimizer step, summed over all processes
     cache: BatchCache | None = None  # set if the same batch is used again in later epochs
-    # int32 [occurrences], the active features for label pairs, token after token; None: no such features in use
+    # int32 [occurrences], the active features that score label pairs, token after token; None: there are none
     edge_ids: Tensor | None = None
-    edge_offsets: Tensor | None = None  # int64 [tokens + 1], where each token starts in `edge_ids`
+    edge_offsets: Tensor | None = None  # int64 [tokens + 1], where the features of each token start in `edge_ids`
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """Pad a tensor of a batch's tokens to sentences of equal length: [tokens, width] -> [batch, time, width]."""
+        """Pad a tensor [tokens, width] of a batch to sentences of equal length: [batch, time, width]."""
         padded = tokens.new_zeros(self.gold.numel(), tokens.shape[1])
         return padded.index_copy(0, self.places, tokens).view(*self.gold.shape, -1)
 
@@ -75,4 +75,4 @@ class Sizes(NamedTuple):
     labels: int
     dense: int
     vocabularies: tuple[int, ...]  # vocabulary size of each attribute in TokenBatch.codes
-    pairs: Callable[[], Sized] | None = None  # computes the (row, label) pairs in training
+    pairs: Callable[[], Sized] | None = None  # computes the (feature row, label) pairs observed in training

@@ -1,4 +1,4 @@
-"""Interfaces of scorers with a feature table, which score labels or arcs by a table of weights.
+"""Interfaces of scorers with a feature table: modules that score labels or arcs by a table of weights.
 
 The table has a row for each feature. A growing table has only some of these rows in memory."""
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class Scorer(nn.Module):
     """Interface of all scorers, with or without a feature table: a module that scores labels or arcs of a batch.
 
-    A scorer without this base class gets the default attributes of this class."""
+    For a scorer without this base class, the default attributes of this class hold."""
 
     linear = False  # whether the scores are linear in all parameters
     # bool [labels, labels], the pairs of neighbouring labels that have a score; None: all pairs
@@ -36,7 +36,7 @@ class GrowingTable(FeatureTable):
     def release(self) -> Tensor | None:
         """Feature-table interface: drop the zero rows, and return the old indices of the kept rows.
 
-        None means that all rows are kept."""
+        Returns None if all rows are kept."""
 
     @abstractmethod
     def stale(self) -> None:
@@ -44,10 +44,10 @@ class GrowingTable(FeatureTable):
 
     @abstractmethod
     def groups_of(self, make: Callable, layout, name: str) -> nn.Module:
-        """Feature-table interface: groups of all rows, formed by `make`, restricted to the rows in memory."""
+        """Feature-table interface: the groups that `make` forms of all rows, restricted to the rows in memory."""
 
     @abstractmethod
     def spread(self, penalty: nn.Module) -> Tensor:
-        """Feature-table interface: mask of the weights that survive a penalty (are not set to zero).
+        """Feature-table interface: mask of the weights that a penalty does not set to zero.
 
         A subclass decides whether the mask includes rows that are not in memory."""

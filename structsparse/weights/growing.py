@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from structsparse.weights.feature_tables import GrowingTable
 from structsparse.weights.notes import notes_of
 
-LEAST = 1024  # least number of rows for which memory is reserved
+LEAST = 1024  # memory is reserved for at least this number of rows
 
 
 class PartialTable(GrowingTable):
     """Base of scorers with a growing weight table: only the rows in use are in memory, all other rows are zero.
 
-    A buffer named in `columns` has one entry per row in use, such as the feature of the row. To add rows, `reserve`
-    reserves memory, a compiled loop fills the new rows, and `hold` sets the number of rows in use."""
+    A column is a buffer with one entry per row in use, such as the feature of the row. To add rows, `reserve` reserves
+    memory, a compiled loop fills the new rows, and `hold` sets the number of rows in use."""
 
     growth = 2.0  # factor by which the reserved memory grows when it is full
 
@@ -27,7 +27,7 @@ class PartialTable(GrowingTable):
         notes_of(self.table).grows = self
         self.columns = tuple(name for name, _ in columns)
         for name, dtype in columns:
-            self.register_buffer(name, torch.zeros(0, dtype=dtype))  # one entry per row in use
+            self.register_buffer(name, torch.zeros(0, dtype=dtype))  # a column: one entry per row in use
         # memory of the table and of each column, with room for more rows; None: no memory is reserved
         self._room: tuple[Tensor, ...] | None = None
 
@@ -56,16 +56,16 @@ class PartialTable(GrowingTable):
         self._set_columns(columns)
 
     def set_rows(self, weights: Tensor, *columns: Tensor) -> None:
-        """Replace all rows of the growing table, by `weights` [rows, width] and by columns of shape [rows]."""
+        """Replace all rows of the growing table: their `weights` [rows, width] and their columns, each [rows]."""
         self.table.data = weights
         self._set_columns(columns)
         self._room = None
 
     @torch.no_grad()
     def release(self) -> Tensor | None:
-        """Drop the zero rows of the growing table; returns the old indices of the kept rows, int64 [kept rows].
+        """Drop the zero rows of the growing table; returns the old indices of the kept rows.
 
-        None means that all rows are kept."""
+        Returns None if all rows are kept."""
         kept = (self.table != 0).any(dim=1).nonzero().flatten()
         if len(kept) == self.held:
             return None
@@ -76,7 +76,7 @@ class PartialTable(GrowingTable):
         """Do nothing for a growing table without caches; a subclass that caches the weights invalidates its cache."""
 
     def _rows(self) -> tuple[Tensor, ...]:
-        """The weights of the growing table without gradient tracking, and the columns."""
+        """The weights of the growing table, without gradient tracking, and its columns (one entry per row)."""
         return self.table.detach(), *(getattr(self, name) for name in self.columns)
 
     def _set_columns(self, columns: Sequence[Tensor]) -> None:

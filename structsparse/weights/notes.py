@@ -1,6 +1,7 @@
 """Notes on a parameter, by which solvers and models communicate.
 
-Notes are attributes of the parameter. They are not saved in a `state_dict`, and deep copies have no notes."""
+Notes are attributes of the parameter. They are not saved in a `state_dict`. A deep copy of the parameter has no
+notes."""
 
 from __future__ import annotations
 
@@ -37,15 +38,15 @@ class ParameterNotes:
     # if a list, `bag_sum` appends factored gradients to this list instead of setting `.grad`
     pending: list[BagGradient] | None = None
     scale: RowScale | None = None  # set while a solver stores the table as factors times rows
-    grows: GrowingTable | None = None  # the module that adds and removes rows of this table
-    # estimated second derivative of the loss for each weight, up to a common factor; broadcastable to the parameter
+    grows: GrowingTable | None = None  # the module that adds and removes rows of this weight table
+    # estimated second derivatives of the loss, up to a common factor; broadcastable to the parameter
     curvature: Tensor | None = None
     # training data as a solvers.overlaps.design.Design, for solvers that do not call a loss closure
     design: object | None = None
 
 
 def notes_of(parameter: Tensor) -> ParameterNotes:
-    """The notes on a parameter; empty notes are created at the first call."""
+    """The notes on a parameter; the first call creates them, all None."""
     attributes = vars(parameter)
     notes = attributes.get("notes")
     if notes is None:

@@ -23,12 +23,12 @@ class Pairs:
     The labels observed with feature row r are labels[offsets[r] : offsets[r + 1]], ascending."""
 
     offsets: np.ndarray  # int64 [rows + 1], where the labels of each feature row start in `labels`
-    labels: np.ndarray  # [pairs], the label of each pair, in the smallest integer type that fits
-    links: np.ndarray  # bool [labels, labels], the label pairs observed at neighbouring tokens
+    labels: np.ndarray  # [pairs], the label of each pair, in the smallest integer dtype that fits
+    links: np.ndarray  # bool [labels, labels], which labels were observed at a token and the next one
 
     @classmethod
     def observed(cls, arrays, rows: int, labels: int) -> Pairs:
-        """The observed (feature, label) pairs: those that occur in the training sentences `arrays` (TokenArrays)."""
+        """The (feature, label) pairs observed in training sentences; `arrays` are their TokenArrays."""
         masks, counts = np.zeros((rows, -(-labels // kernels.WORD)), np.uint64), np.zeros(rows, np.int64)
         kernels.mark(arrays.bags.ids, arrays.bags.offsets, arrays.gold, masks)
         kernels.count(masks, counts)
@@ -46,28 +46,28 @@ class Pairs:
 
     @property
     def rows(self) -> np.ndarray:
-        """The feature row of each observed pair: int64 [pairs]."""
+        """The feature row of each observed pair, as an int64 array."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     @property
     def places(self) -> np.ndarray:
-        """The flat index of each observed pair in a dense table [rows, labels]: int64 [pairs]."""
+        """The index of each observed pair in a flattened dense table [rows, labels], as an int64 array."""
         return self.rows * len(self.links) + self.labels
 
     def any(self, mask: Tensor) -> Tensor:
-        """Which feature rows have an observed pair that is marked in `mask`: bool [pairs] -> bool [rows]."""
+        """Which feature rows have at least one observed pair that is marked in `mask`, as a bool array over rows."""
         before = np.r_[0, np.cumsum(mask.cpu().numpy())]
         return torch.from_numpy(np.diff(before[self.offsets]) > 0)
 
     def whole(self, ids: Tensor) -> bool:
-        """Whether all observed pairs of each row lie in one group; ids [pairs] has the group of each pair."""
+        """Whether, for every row, all observed pairs lie in the same group; ids [pairs] has the group of each pair."""
         ids = ids.cpu().numpy()
         inner = np.ones(len(self), bool)
         inner[self.offsets[:-1][np.diff(self.offsets) > 0]] = False
         return ids.shape == (len(self),) and bool((ids[1:] == ids[:-1])[inner[1:]].all())
 
     def of(self, rows: Tensor) -> Tensor:
-        """Which observed pairs belong to the marked feature rows: bool [rows] -> bool [pairs]."""
+        """Which observed pairs belong to the feature rows marked in `rows`, as a bool array over pairs."""
         return torch.from_numpy(np.repeat(rows.cpu().numpy(), np.diff(self.offsets)))
 
 
@@ -78,11 +78,11 @@ class PairTable(Scorer):
         super().__init__()
         self.pairs = pairs
         self.table = nn.Parameter(torch.zeros(len(pairs)))  # [pairs], the weight of each pair
-        # [pairs], flat index of each pair in a dense table [rows, labels]
+        # [pairs], the index of each pair in a flattened dense table [rows, labels]
         self.register_buffer("places", torch.from_numpy(pairs.places), persistent=False)
 
     def sum(self, batch: TokenBatch) -> Tensor:
-        """For each token and label, the sum of the observed-pair weights of the active features: [tokens, labels]."""
+        """Sums [tokens, labels] of the observed-pair weights of the features active at each token, per label."""
         return pair_sum(self.table, self.pairs, self.places, batch)
 
     def dense(self) -> Tensor:
@@ -97,9 +97,9 @@ class PairTable(Scorer):
 class PairScorer(PairTable, Scorer):
     """Scorer of labels by observed pairs: each label gets the sum of the (feature, label) weights of a token.
 
-    score[token, label] = sum of the weights of (feature, label) over the token's active features. With `observed`, the
-    model is the same as in crfsuite: transition scores for neighbouring label pairs of training only, no start or end
-    scores."""
+    score[token, label] = sum of the weights of (feature, label) over the token's active features. If `observed` is
+    true, the model is the same as in crfsuite: it has transition scores only for pairs of labels that are neighbours in
+    training, and no start or end scores."""
 
     linear = True
 
@@ -123,9 +123,9 @@ def pairs_of(tagger: nn.Module) -> Pairs | None:
 
 
 def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
-    """Which rows of a table, dense or with observed pairs, have a weight marked in `mask`: bool [rows].
+    """Which rows of a table, dense or with observed pairs, have at least one weight marked in `mask`.
 
-    `mask` marks single weights, or whole rows of a dense table."""
+    `mask` marks single weights, or whole rows of a dense table. The result is a bool tensor over rows."""
     pairs = pairs_of(tagger)
     if pairs is not None:
         return pairs.any(mask)
@@ -133,20 +133,20 @@ def rows_of(tagger: nn.Module, mask: Tensor) -> Tensor:
 
 
 def entries_of(tagger: nn.Module, rows: Tensor) -> Tensor:
-    """Mask of the weights in the marked rows, for a table of observed pairs or for a dense table.
+    """Mask of the weights in the rows marked in `rows`.
 
-    The mask is bool [pairs] for observed pairs, bool [rows] for a dense table."""
+    For a table of observed pairs, the mask is a bool tensor over pairs. For a dense table, it is `rows` itself."""
     pairs = pairs_of(tagger)
     return rows if pairs is None else pairs.of(rows)
 
 
 def on_rows(tagger: nn.Module, values: Tensor, rows: Tensor) -> Tensor:
-    """The values of the marked rows (bool [rows]) of a table of observed pairs or of a dense table."""
+    """The values in the rows marked in `rows`; `values` is laid out as a table of observed pairs or a dense table."""
     return values[entries_of(tagger, rows).to(values.device)]
 
 
 def pair_sum(table: Tensor, pairs: Pairs, places: Tensor, batch: TokenBatch) -> Tensor:
-    """For each token and label, the sum of the observed-pair weights of the active features: [tokens, labels]."""
+    """Sums [tokens, labels] of the observed-pair weights of the features active at each token, per label."""
     if table.device.type == "cpu" and table.is_contiguous() and table.dtype in (torch.float32, torch.float64):
         return _PairSum.apply(table, pairs, batch)
     dense = _dense(table, pairs, places)
@@ -180,7 +180,7 @@ class _PairSum(torch.autograd.Function):
     def backward(ctx, residuals: Tensor):
         """The gradient of the sums with respect to the weights of observed pairs.
 
-        If the batch has a cache, the sorted order of its features is computed once."""
+        If the batch has a cache, the sorted order of its features is computed only once."""
         pairs, batch = ctx.pairs, ctx.batch
         gradient = residuals.new_zeros(len(pairs))
         arrays = residuals.contiguous().numpy(), pairs.offsets, pairs.labels, gradient.numpy()
@@ -195,9 +195,9 @@ class _PairSum(torch.autograd.Function):
 
 
 def _order(batch: TokenBatch, rows: int) -> tuple[tuple, tuple]:
-    """The feature occurrences of a batch in the order that the observed-pair kernels need.
+    """The feature occurrences of a batch, sorted as the observed-pair kernels need them.
 
-    Returns the occurrences of frequent features, sorted by token, and of rare features, sorted by feature."""
+    Returns two parts: the occurrences of frequent features by token, and those of rare features by feature."""
     ids, offsets = batch.ids.numpy(), batch.offsets.numpy()
     counts = np.bincount(ids, minlength=rows)
     frequent = counts >= kernels.FREQUENT

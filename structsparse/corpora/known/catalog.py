@@ -11,9 +11,9 @@ from structsparse.base.errors import UserError
 
 
 def locate(name: str, urls: Sequence[str] | None = None) -> dict[str, Path]:
-    """Catalog of known corpora: find or download the files of a corpus, by split (train, dev, test).
+    """Catalog of known corpora: find or download the files of a corpus; returns {split: path}.
 
-    `urls` replace the download addresses of the catalog."""
+    `urls` replaces the download addresses of the catalog."""
     if name not in KNOWN:
         raise UserError(f"corpus {name!r} is unknown, expected one of {', '.join(KNOWN)}")
     corpus = KNOWN[name] if urls is None else replace(KNOWN[name], urls=tuple(urls))

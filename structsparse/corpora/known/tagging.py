@@ -70,7 +70,7 @@ def files(
 
 
 def joined(first: Sentences, second: Sentences) -> Sentences:
-    """Known tagging corpora: join the sentences of train and dev, one after the other."""
+    """Known tagging corpora: concatenate the sentences of train and dev."""
     columns = {}
     for name, column in first.columns.items():
         more = second.columns[name].recoded(column.values)

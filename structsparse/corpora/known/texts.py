@@ -82,8 +82,9 @@ def known(
 def parts_of(name: str, part: int | str, parts: int, words: Sequence[int], tune_words: Sequence[int]) -> TextSplits:
     """Known texts for language models: one of several parts of the train text of a corpus (data=ptb_parts).
 
-    Each part has a train text of at least words[0] words and a test text of at least words[1] words. The last part is
-    named `tune`, with the numbers `tune_words`. Its test text is the dev text of every part."""
+    The parts are 1 to `parts`, and `tune`, with which options are chosen. Each part has a train text and a test text.
+    Their minimum numbers of words are `words` (train, test), or `tune_words` for the part `tune`. The dev text of every
+    part is the test text of `tune`."""
     names = [*range(1, parts + 1), TUNE]
     if part not in names:
         raise UserError(f"data.part is {part!r}, expected one of {', '.join(map(str, names))}")
@@ -118,7 +119,7 @@ def _hold_out(
 ) -> dict[str, ProvisionalText]:
     """Known texts: cut dev and test off from the end of a train text, between sentences.
 
-    Each missing text gets the share `share` of the words. The rest is train."""
+    `missing` names the texts to cut off. Each gets `share` times the number of words of the text. The rest is train."""
     if not missing:
         return {"train": text}
     if not 0 < share * len(missing) < 1:

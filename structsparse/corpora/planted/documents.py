@@ -2,12 +2,12 @@
 
 - The words of a group share a stem. Each sentence is about one group. Its words are from this group, from any group, or
   common words.
-- For each class, there are equally many deciding groups, which indicate the class. For numeric labels, the two signs
-  take the place of classes. All other groups are silent: their words are independent of the label.
-- A share DECIDING_SHARE of the sentences is about deciding groups. Of these sentences, a share LOUD is about groups
-  that indicate the class of the document. The others are about deciding groups of other classes.
-- A numeric label is a sum over all sentences about deciding groups, plus noise. Each sentence adds 1 or -1, the sign
-  that its group indicates.
+- Some groups are deciding: each of them indicates a class. All other groups are silent: their words are independent of
+  the label.
+- Some sentences are about deciding groups. Most of these sentences indicate the class of their document; the others
+  indicate other classes.
+- For numeric labels, a deciding group indicates a sign. A label is the sum of the signs (1 or -1) that the sentences of
+  the document indicate, plus noise.
 
 Each word is rare. A learner that knows the groups therefore needs fewer documents."""
 
@@ -23,8 +23,8 @@ from structsparse.corpora.documents import DocumentSplits, tokenize
 
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 COMMON = 100  # number of words that belong to no group
-DECIDING_SHARE = 0.4  # share of the sentences that are about a group that indicates a class
-LOUD = 0.95  # if the group of a sentence indicates a class: the probability that it is the document's class
+DECIDING_SHARE = 0.4  # share of the sentences that are about deciding groups (groups that indicate a class)
+LOUD = 0.95  # probability that a sentence about a deciding group indicates the class of its document
 OF_GROUP, OF_ANY = 0.4, 0.1  # shares of the words of a sentence: from its group, from any group; the rest are common
 SENTENCES, LENGTH = 8, 8  # mean number of sentences per document; mean number of words per sentence
 EXPONENT = 0.5  # the frequency of the k-th word of a group is proportional to k ** -EXPONENT
@@ -36,8 +36,8 @@ def planted_documents(
 ) -> DocumentSplits:
     """Draw planted documents (data=planted_documents) for train, dev and test.
 
-    There are `groups` groups of `size` words. For each class, `deciding` groups indicate the class. With classes=0,
-    labels are numbers."""
+    There are `groups` word groups of `size` words each. `deciding` is the number of groups that indicate each class.
+    With classes=0, labels are numbers."""
     _check(classes, groups, size, deciding)
     words_seed, topics_seed, texts_seed, numbers_seed = np.random.SeedSequence(seed).spawn(4)
     stems, words = _words(np.random.default_rng(words_seed), groups, size)
@@ -104,8 +104,8 @@ def _topics(
     """Planted documents: draw the class of each document, and the word group of each sentence.
 
     The third result is the class that each sentence indicates, -1 if its group is silent. `sizes` has the number of
-    sentences of each document, `decides` the groups that indicate each class. With `mixed`, a class is drawn for each
-    sentence, not for each document."""
+    sentences of each document, `decides` the groups that indicate each class. With `mixed` (for numeric labels), the
+    sentences of a document indicate classes that are drawn independently."""
     kinds, deciding = decides.shape
     silent = np.setdiff1d(np.arange(groups), decides)
     kind = rng.integers(kinds, size=len(sizes))

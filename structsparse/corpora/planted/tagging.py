@@ -28,10 +28,10 @@ TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I labels;
 # scale of the weights of each planted template
 STRENGTHS = {"prefix4[0]": 16.0, "suffix3[0]": 13.0, "suffix3[-1]": 11.0, "case[0]": 17.0, "pos[-1..0]": 11.0}
 
-LETTERS = "bcdfghjklmnpqrstvwxz"  # the possible last letters of the stems in a family, and first letters of endings
-FAMILY_KINDS = (0, 0, 0, 1, 2)  # label kinds (see KINDS) that five random stems or endings of a family favour
+LETTERS = "bcdfghjklmnpqrstvwxz"  # last letters of the stems of a family; first letters of the endings of a family
+FAMILY_KINDS = (0, 0, 0, 1, 2)  # label kinds (see KINDS) that five random members of each family favour
 STEM_FAMILIES = tuple(a + b + c for a in "bdgklmnprst" for b in "aeio" for c in "lmnrs")
-FAMILIES_USED = 10  # number of entries drawn from STEM_FAMILIES; their frequencies follow Zipf's law
+FAMILIES_USED = 10  # number of stem families that are drawn; their frequencies in the corpus follow Zipf's law
 ENDING_FAMILIES = ("en", "es", "is")
 MARKS = {"K": 0.025, "-": 0.1, "7": 0.1}  # characters between stem and ending, with their probabilities
 POS = ("ADJ", "ADV", "DET", "NOUN", "NUM", "PREP", "PRON", "VERB")
@@ -85,10 +85,10 @@ class PlantedTagging:
 class _Language:
     """The language of planted tagging: stems, endings and parts of speech from which sentences are drawn."""
 
-    stems: tuple[str, ...]  # all stems; stems with the same first three letters are neighbours
-    endings: tuple[str, ...]  # all endings; endings with the same last two letters are neighbours
+    stems: tuple[str, ...]  # all stems; stems of the same family (same first three letters) are consecutive
+    endings: tuple[str, ...]  # all endings; endings of the same family (same last two letters) are consecutive
     circle: tuple[str, ...]  # parts of speech in the order of the circle
-    ending_mass: np.ndarray  # shape [pos, ENDING_FAMILIES]: probabilities of endings by part of speech
+    ending_mass: np.ndarray  # shape [parts of speech, ending families]: probabilities of the families
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +200,7 @@ def _draw_text(rng: np.random.Generator, language: _Language, sentences: int) ->
 
 
 def _draw(rng: np.random.Generator, mass: np.ndarray) -> np.ndarray:
-    """Planted tagging: draw a random code (part of speech or tag) for each row of `mass`.
+    """Planted tagging: draw a random code (ending family or tag) for each row of `mass`.
 
     The last axis of `mass` has the probabilities of the codes, not normalized."""
     bounds = np.cumsum(mass, axis=-1)

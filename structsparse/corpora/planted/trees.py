@@ -48,7 +48,7 @@ LEFT, RIGHT = 0, 1
 class Truth:
     """The true model that planted trees are drawn from.
 
-    Each part of speech has LEMMAS lemmas with consecutive indices."""
+    The lemmas of a part of speech have consecutive indices."""
 
     lemmas: tuple[str, ...]  # spellings
     root: np.ndarray  # shape [upos]: weight of the arc from the root to a word
@@ -119,7 +119,7 @@ def _spell(rng: np.random.Generator) -> tuple[str, ...]:
 
 
 def _draw_truth(rng: np.random.Generator, lemmas: tuple[str, ...]) -> Truth:
-    """Planted trees: draw the true model; the weights of distances are still zero."""
+    """Planted trees: draw the true model, with weight zero for all distances."""
     pos, pairs = len(UPOS), len(PAIR_MASS)
     right, first = (
         STRENGTH * rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)
@@ -187,7 +187,7 @@ def draw_trees(rng: np.random.Generator, truth: Truth, text: _SentenceCodes) -> 
 def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.ndarray]:
     """Planted trees: the weights exp(score) of arcs between words, and of arcs from the root.
 
-    Returns arrays of shape [sentences, head, word] and [sentences, word]. Against overflow, weights are divided by
+    Returns arrays of shape [sentences, head, word] and [sentences, word]. To avoid overflow, the weights are divided by
     factors that do not change the probabilities of trees. After the end of a sentence, weights are 0."""
     place = np.arange(text.inside.shape[1])
     side = np.where(place > place[:, None], RIGHT, LEFT)  # shape [head, word]: on which side of the head the word is
@@ -204,7 +204,7 @@ def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.nda
 
 
 def distance_bin(distance: np.ndarray) -> np.ndarray:
-    """Planted trees: the index of the distance bin of each arc; distance 0, which no arc has, counts as 1."""
+    """Planted trees: the index in BINS of each arc distance; distance 0, which no arc has, counts as 1."""
     return np.maximum(np.searchsorted(BINS, distance, side="right") - 1, 0)
 
 

@@ -3,7 +3,7 @@
 The algorithm of Liang (2005) has three steps:
 
 - Each of the most frequent words starts as a class.
-- Each further word is added as a class, and then two classes are merged. Of all pairs of classes, this pair loses the
+- Each further word is added as a class, and then two classes are merged. Of all possible merges, this merge loses the
   least average mutual information of neighbouring classes.
 - At the end, the remaining classes are merged one pair at a time. These merges form the tree.
 
@@ -137,7 +137,7 @@ def bigrams(ranks: np.ndarray, offsets: np.ndarray, words: int) -> tuple:
     """Brown clustering: count the bigrams of documents, and collect the neighbours of each word.
 
     Returns three values. The first is an array of shape [2, words]: how often each word comes first and second in a
-    bigram. The others are the words after each word and the words before each word, in the form of `_neighbours`."""
+    bigram. The other two are the words after each word and the words before each word, as returned by `_neighbours`."""
     inside = np.ones(len(ranks), bool)
     # the first word of a document is not the second word of a bigram
     inside[np.asarray(offsets[1:-1])[np.asarray(offsets[1:-1]) < len(ranks)]] = False
@@ -167,14 +167,14 @@ def _logarithms(most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _tree(merges: np.ndarray, words: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Brown clustering: make the word tree from the merges; returns the classes and the two nodes of each merge.
+    """Brown clustering: make the word tree from the merges; returns the class of each word and the nodes of each merge.
 
     Words are given by their rank in frequency. Classes are numbered in the order of their most frequent words."""
     above = np.arange(words)
     for one, other in merges[: words - classes].tolist():
         above[other] = one  # `other` is merged into `one`, and one < other
     for word in range(words):
-        above[word] = above[above[word]]  # above[word] <= word, and all smaller words already have their final class
+        above[word] = above[above[word]]  # words with smaller indices already have their final class
     firsts, leaf = np.unique(above, return_inverse=True)
     node = np.empty(words, np.int64)
     node[firsts] = np.arange(classes)

@@ -78,7 +78,8 @@ def word_vectors(
         start = np.random.default_rng(0).standard_normal(contexts)  # makes the result of svds deterministic
         _, values, right = sparse.linalg.svds(information[:contexts], dimensions, v0=start)
     scale = np.where(values > values.max(initial=0) * 1e-9, values, np.inf) ** -0.5
-    vectors = information @ (right.T * scale)  # frequent words: left singular vectors * sqrt(values)
+    # The vectors of frequent words are the left singular vectors times the square roots of the singular values.
+    vectors = information @ (right.T * scale)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
 

@@ -1,10 +1,10 @@
 """Kernels of an adaptive binary arithmetic coder: compress symbols to about as many bits as their entropy.
 
 - A symbol of `width` bits is coded bit by bit, the highest bit first.
-- The coder estimates the probability of each bit from the bits before. There is one estimate for each context and each
-  prefix of higher bits of the symbol. After `ones` 1 bits among `all` bits, the probability of a 1 bit is (ones + 1/2)
-  / (all + 1) (Krichevsky and Trofimov 1981).
-- The context of symbol i is contexts[i]. If chained[i] is true, it is contexts[i] + 1 + symbols[i - 1].
+- The coder counts the bits that it has coded, separately for each context and each prefix of higher bits of the symbol.
+- If `ones` of `all` counted bits were 1, the probability of another 1 bit is estimated as (ones + 1/2) / (all + 1)
+  (Krichevsky and Trofimov 1981).
+- The context of symbol i is the number contexts[i], or contexts[i] + 1 + symbols[i - 1] if chained[i] is true.
 - All arithmetic is in integers. Every machine therefore writes and reads the same bytes.
 """
 
@@ -14,24 +14,28 @@ import numpy as np
 from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
-LONGEST = 1 << 14  # when a bit count reaches this limit, all are halved; older bits then weigh less
+LONGEST = 1 << 14  # limit of a count of 0 or 1 bits; at the limit, both counts are halved
 _SHIFT = 16  # probabilities are integers in units of 2^-16
 _ONE = 1 << _SHIFT
-_BYTE, _TOP, _WORD = 1 << 24, 0xFF000000, 0xFFFFFFFF  # least interval length; bit masks of the top byte and of 32 bits
+# smallest length of the coding interval; bit masks of the top byte and of 32 bits
+_BYTE, _TOP, _WORD = 1 << 24, 0xFF000000, 0xFFFFFFFF
 
 
 @njit(inline="always")
 def _zero_share(counts, node):
     """Arithmetic coder kernel: the probability of a 0 bit in units of 2^-16, at least 1 and less than 2^16.
 
-    counts[node] holds how many 0 bits and 1 bits were coded before in the same context."""
+    A node stands for a context and the higher bits of a symbol. counts[node] holds how often a 0 bit and a 1 bit came
+    next."""
     zeros, ones = np.int64(counts[node, 0]), np.int64(counts[node, 1])
     return min(max(((2 * zeros + 1) << _SHIFT) // (2 * (zeros + ones) + 2), 1), _ONE - 1)
 
 
 @njit(inline="always")
 def _count(counts, node, bit):
-    """Arithmetic coder kernel: add a coded bit to counts[node]; both counts are halved if one reaches LONGEST."""
+    """Arithmetic coder kernel: count a coded bit in counts[node], which holds the number of 0 bits and of 1 bits.
+
+    Both counts are halved if one reaches LONGEST."""
     counts[node, bit] += 1
     if counts[node, bit] == LONGEST:
         counts[node, 0] >>= 1
@@ -52,7 +56,9 @@ def _carry(encoded, size):
 def encode(symbols, contexts, chained, width, counts, encoded):
     """Arithmetic coder kernel: compress symbols into the array `encoded`; returns the number of bytes used.
 
-    - `symbols` (uint8 or int32), `contexts` (int32) and `chained` (bool) have one element per symbol.
+    - `symbols` (uint8 or int32) are numbers of `width` bits.
+    - `contexts` (int32) and `chained` (bool) have one element per symbol. If chained[i] is true, the context of symbol
+      i depends on symbol i - 1.
     - `encoded` (uint8) needs room for 2 * width + 1 bytes per symbol, plus 8.
     - `counts` (uint16 [2^width * number of contexts, 2]) must be zero, and gets the bit counts."""
     low, span, size = 0, _WORD, 0

@@ -10,9 +10,9 @@ PLAIN = {"cache": True, "nogil": True}
 
 @njit(**PLAIN)
 def write_bits(numbers, width, packed, position):
-    """Bit packing kernel: append the lowest `width` bits of each number to the packed bytes.
+    """Bit packing kernel: write the lowest `width` bits of each number to the packed bytes, from bit `position` on.
 
-    `numbers` are uint64. `packed` (uint8) must be zero from bit `position` on. Returns the bit position after the last
+    `numbers` are uint64. `packed` (uint8) must be zero from there on. Returns the bit position after the last
     number."""
     for number in numbers:
         left = width
@@ -28,7 +28,7 @@ def write_bits(numbers, width, packed, position):
 
 @njit(**PLAIN)
 def read_bits(packed, position, width, numbers):
-    """Bit packing kernel: read numbers of `width` bits into `numbers` (uint64); returns the next bit position."""
+    """Bit packing kernel: unpack numbers of `width` bits into `numbers` (uint64); returns the next bit position."""
     for i in range(len(numbers)):
         left, number = width, 0
         while left > 0:

@@ -2,8 +2,7 @@
 
 - The key of a feature is the sum of hashes of the head, the modifier, direction and distance, and the words between. A
   finaliser then mixes the bits of the sum.
-- The sums for each token as head and as modifier are computed once per token.
-- A place is the index of a token in the corpus. The root of a sentence comes before its words.
+- A place is the index of a token in the corpus. The root of a sentence is a token before its words.
 - A sentence of n words has n * n arcs, sorted by modifier, then by head.
 """
 
@@ -18,7 +17,7 @@ SPREAD = np.uint64(0xD6E8FEB86659FD93)  # multiplier of the hash finaliser, whic
 _HALF = np.uint64(32)  # half of the number of bits of a key
 BINS = 7  # number of distance bins between head and modifier: 1, 2, 3, 4, 5, 6 to 10, more
 NEAR, FAR = 5, 10  # distances up to NEAR words have a bin each; those beyond FAR words share the last bin
-REQUESTED = -2  # value of `place` for a feature row whose first arc is searched
+REQUESTED = -2  # mark of a feature row whose first arc is still to be found by `first_places`
 
 
 @njit(inline="always")
@@ -39,12 +38,12 @@ def side_and_distance(head, modifier):
 
 @njit(**PLAIN)
 def fold(starts, arcs, heads, modifiers, between, places, keys):
-    """Arc keys kernel: the keys [arcs] of one template on all arcs, from hashes of head, modifier, place and between.
+    """Arc keys kernel: the keys [arcs] of one template on all arcs, by adding up hashes of their parts.
 
-    - Sentence s has its root at place starts[s] and its first arc at arcs[s].
-    - heads and modifiers [tokens] are the hashes of each token or root as head and as modifier.
-    - between [arcs] holds the hashes of the words between head and modifier; it may be empty.
-    - places [2 * BINS] holds the hashes of direction and distance."""
+    - Sentence s has its root at token index starts[s], and its first arc at index arcs[s].
+    - `heads` and `modifiers` [tokens] hold the hash of each token as head and as modifier.
+    - `between` [arcs] holds the hash of the words between head and modifier; if empty, these words are left out.
+    - `places` [2 * BINS] holds the hash of each direction and distance bin."""
     for s in range(len(starts) - 1):
         root, tokens, k = starts[s], starts[s + 1] - starts[s], arcs[s]
         for m in range(1, tokens):
@@ -66,12 +65,11 @@ def find(templates, starts, arcs, values, between, index, ids):
 
     ids [arcs, templates] gets the table row of each feature, or -1 if unknown.
 
-    - `templates` has four arrays: atoms (the attributes of all templates, template after template), bounds (where the
-      attributes of each template begin), gaps (which summary of the words between each template uses, -1 for none) and
-      places (hashes of direction and distance).
-    - values [attributes, tokens] are hashes of attributes.
-    - between [summaries, arcs] are hashed summaries of the words between head and modifier.
-    - `index` is that of `find` in the kernels for token features."""
+    - `templates` has four arrays: the attributes of all templates, where the attributes of each template begin, which
+      summary of the words between each template uses (-1 for none), and hashes of direction and distance.
+    - `values` [attributes, tokens] holds the hash of each attribute at each token.
+    - `between` [summaries, arcs] holds the hashed summaries of the words between head and modifier.
+    - `index` is described at the function `kernels.features.keys.find`."""
     atoms, bounds, gaps, places = templates
     offsets, index_keys, rows, bits, begins, directories, masks = index
     count, size = len(gaps), len(ids)
@@ -90,10 +88,10 @@ def find(templates, starts, arcs, values, between, index, ids):
 
 @njit(**PLAIN)
 def token_sums(atoms, bounds, values, ends):
-    """Arc keys kernel: for each token, the sum of its hashes as head and as modifier of an arc: ends [2, tokens].
+    """Arc keys kernel: sum up the attribute hashes of each token as head of an arc, and as modifier, for one template.
 
-    The rows of `values` to add are atoms[bounds[0] : bounds[1]] for heads, and atoms[bounds[1] : bounds[2]] for
-    modifiers."""
+    `values` [attributes, tokens] holds the hashes. The attributes are atoms[bounds[0] : bounds[1]] for heads, and
+    atoms[bounds[1] : bounds[2]] for modifiers. ends[0] gets the sums for heads, ends[1] those for modifiers."""
     ends[:] = 0
     for end in range(2):
         for a in range(bounds[end], bounds[end + 1]):
@@ -107,7 +105,7 @@ def between(starts, arcs, parts, classes, salts, hashes):
     """Arc keys kernel: hashes [5, arcs] of summaries of the words between head and modifier of each arc.
 
     The five summaries are: the set of parts of speech; the number of verbs; the number of punctuation marks; both
-    numbers; whether there is a conjunction.
+    numbers together; whether there is a conjunction.
 
     - parts [tokens] has one bit set for the part of speech.
     - classes [tokens] has bits that mark verbs, punctuation and conjunctions.
@@ -135,9 +133,10 @@ def between(starts, arcs, parts, classes, salts, hashes):
 
 @njit(**PLAIN)
 def first_places(ids, offsets, place, count):
-    """Arc keys kernel: find the first bag (an arc) that contains each requested row of the feature index.
+    """Arc keys kernel: find the first arc that has each requested feature row.
 
-    In place [rows], `count` rows have the value REQUESTED, which is replaced by the first bag."""
+    An element of `place` [rows] that is REQUESTED is replaced by the index of the first arc. There are `count` such
+    elements. ids[offsets[a] : offsets[a + 1]] are the feature rows of arc a."""
     for bag in range(len(offsets) - 1):
         if count == 0:
             return

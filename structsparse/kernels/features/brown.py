@@ -1,22 +1,20 @@
 """Kernels of Brown clustering: merge repeatedly the two word classes whose merge loses the least mutual information.
 
-Counts, where the window is the set of current classes:
-
-- n_ij: how often class j follows class i in the text,
-- l_i and r_i: how often class i comes first and second in a bigram of the text,
-- a_i = sum_j n_ij and b_j = sum_i n_ij: the same counts within the window.
-
 With f(x) = x log x, the mutual information times the length of the text is, up to a constant,
 
     sum_ij f(n_ij) - sum_i a_i log l_i - sum_j b_j log r_j
 
-A merge of i and j loses [(a_i + a_j) log(l_i + l_j) - a_i log l_i - a_j log l_j] + [the same of b, r] - D_ij. Here D_ij
-is the increase of the first sum by the merge. This increase comes from the common neighbours of i and j, and from
-bigrams of i and j with each other. D is stored for all pairs, and updated at each merge.
+- n_ij is the number of times that class j follows class i in the text.
+- l_i and r_i are the numbers of bigrams in which class i comes first and second.
+- a_i = sum_j n_ij and b_j = sum_i n_ij count only bigrams of two current classes.
 
-Each pair of classes belongs to one row of losses: that of the class whose most frequent word is rarer. Each row stores
-its least loss, the other class of this pair (the partner), and a lower bound of its other losses. A row is stale if
-only a lower bound of its least loss is known. A stale row is searched again when it has the lowest bound of all rows.
+A merge of i and j changes all three sums. D_ij is the increase of the first sum. It is stored for all pairs of classes,
+and updated at each merge.
+
+Each class has a row of losses. The merge of two classes belongs to the row of the class whose most frequent word is
+rarer. A row stores its least loss, the other class of this pair (the partner), and a lower bound of its other losses. A
+row is stale if only a lower bound of its least loss is known. A stale row is searched again when it has the lowest
+bound of all rows.
 """
 
 from typing import NamedTuple
@@ -42,24 +40,24 @@ class Lists(NamedTuple):
 class Window(NamedTuple):
     """Brown clustering kernels: the current word classes, one per slot, and the losses of all merges of two classes.
 
-    Each pair of classes belongs to the row of one of them. The partner of a row is the class with the least loss in it.
-    A row is stale if only a lower bound of this loss is known."""
+    A row of losses belongs to a class i. It has the losses of the merges of i with classes that have a more frequent
+    word. The partner of i is the class with the least loss in the row."""
 
     after: Lists  # the classes that follow each class
     before: Lists  # the classes that precede each class
-    shared: np.ndarray  # [slots, slots]: D_ij, the part of the loss of a merge from common neighbours
+    shared: np.ndarray  # [slots, slots]: D_ij, how much common neighbours reduce the loss of a merge of i and j
     within: np.ndarray  # [slots]: number of bigrams within each class
     inner: np.ndarray  # [2, slots]: a_i and b_i, bigram counts of each class with all current classes
     total: np.ndarray  # [2, slots]: l_i and r_i, bigram counts of each class with all words
-    alone: np.ndarray  # [slots]: a_i log l_i + b_i log r_i for each class i, a term of all its losses
+    alone: np.ndarray  # [slots]: a_i log l_i + b_i log r_i for each class i, a part of the loss of each merge with i
     first: np.ndarray  # [slots]: frequency rank of the most frequent word of each class
-    bound: np.ndarray  # [slots]: lower bound of the losses in each row
-    second: np.ndarray  # [slots]: lower bound of the losses in each row, except the loss with the partner
-    partner: np.ndarray  # [slots]: the partner of each row, the class with the least loss; -1 for none
-    exact: np.ndarray  # [slots]: whether `bound` is exactly the loss with the partner
-    active: np.ndarray  # [slots]: the slots in use are active[: number[0]]
+    bound: np.ndarray  # [slots]: lower bound of the losses in the row of each class
+    second: np.ndarray  # [slots]: lower bound of the losses in the row of each class, without that of its partner
+    partner: np.ndarray  # [slots]: the class whose merge with each class loses least; -1 for none
+    exact: np.ndarray  # [slots]: whether `bound` is exactly the loss of the merge with the partner
+    active: np.ndarray  # [slots]: the first number[0] elements list the slots in use
     place: np.ndarray  # [slots]: the index in `active` of each slot in use
-    number: np.ndarray  # [1]: number of current classes
+    number: np.ndarray  # array of shape [1]: the number of current classes
     scratch: np.ndarray  # [4, slots]: work memory, zero between uses
     xlogx: np.ndarray  # table of x log x in units of 2^-SHIFT, indexed by x
     log: np.ndarray  # table of log x in units of 2^-SHIFT, indexed by x
@@ -74,7 +72,7 @@ def _lists(slots):
 
 @njit(**PLAIN)
 def window(slots, xlogx, log):
-    """Brown clustering kernel: an empty window of classes with this number of slots."""
+    """Brown clustering kernel: an empty window, with room for `slots` word classes."""
     side = np.int64(slots)
     return Window(
         _lists(slots), _lists(slots), np.zeros((side, side), np.int64), np.zeros(side, np.int64),
@@ -112,7 +110,7 @@ def _update_alone(w, s):
 def _add_shared_information(w, i, j, more):
     """Brown clustering kernel: add `more` (at least 0) to D_ij, which lowers the loss of a merge of i and j.
 
-    D_ij is the part of the loss that comes from common neighbours of the classes i and j."""
+    D_ij is the amount by which common neighbours of the classes i and j reduce the loss."""
     w.shared[i, j] += more
     w.shared[j, i] += more
     _lower(w, i, j, loss(w, i, j))
@@ -120,14 +118,15 @@ def _add_shared_information(w, i, j, more):
 
 @njit(**PLAIN)
 def _lower(w, i, j, now):
-    """Brown clustering kernel: record the loss `now` of the pair i, j, which is new or lower than before.
+    """Brown clustering kernel: record that a merge of classes i and j loses `now`.
 
-    The pair belongs to the row of the class whose most frequent word is rarer."""
+    `now` must be the first recorded loss of this merge, or a lower one. It is stored in the row of the class whose most
+    frequent word is rarer."""
     if w.first[i] < w.first[j]:
         i, j = j, i
     if now < w.bound[i] or (now == w.bound[i] and w.exact[i] and w.first[j] < w.first[w.partner[i]]):
         if w.partner[i] != j or not w.exact[i]:
-            w.second[i] = w.bound[i]  # `bound` is a lower bound of the losses, even if it is not exact
+            w.second[i] = w.bound[i]  # the old bound holds for all other losses of the row
         w.bound[i], w.partner[i], w.exact[i] = now, j, True
     elif now < w.second[i] and not (w.exact[i] and w.partner[i] == j):
         w.second[i] = now
@@ -135,7 +134,10 @@ def _lower(w, i, j, now):
 
 @njit(**PLAIN)
 def _forget_partner(w, i):
-    """Brown clustering kernel: mark row i as stale, because the partner, the class with its least loss, is merged."""
+    """Brown clustering kernel: mark the row of class i as stale, because its partner is merged.
+
+    The partner is the class with the least loss in the row. In a stale row, only a lower bound of this loss is
+    known."""
     if w.exact[i]:
         w.bound[i], w.exact[i] = w.second[i], False
     w.partner[i] = -1
@@ -143,7 +145,7 @@ def _forget_partner(w, i):
 
 @njit(**PLAIN)
 def _search_row(w, i):
-    """Brown clustering kernel: search row i for its partner, the class whose merge with class i loses least.
+    """Brown clustering kernel: find the partner of class i, which is the class whose merge with i loses least.
 
     In a tie, the class with the more frequent words wins."""
     best, second, partner = _NEVER, _NEVER, np.int64(-1)
@@ -180,8 +182,8 @@ def _cheapest(w):
 def _before(w, i, best):
     """Brown clustering kernel: whether row i is preferred to row `best`, which has the same lower bound of losses.
 
-    Stale rows are preferred, because they must be searched again. Among others, the pair of classes with the more
-    frequent words is preferred."""
+    Stale rows, whose least loss is not known exactly, come first. Among other rows, the one whose pair of classes has
+    the more frequent words comes first."""
     if not w.exact[i]:
         return True
     one, other = w.partner[i], w.partner[best]
@@ -190,7 +192,7 @@ def _before(w, i, best):
 
 @njit(**PLAIN)
 def _fill_row(w, s):
-    """Brown clustering kernel: compute the losses of class s with all other classes from the bigram counts."""
+    """Brown clustering kernel: compute the losses of all merges with class s from the bigram counts."""
     sums, follows, precedes = w.scratch[0], w.scratch[1], w.scratch[2]
     _add_shared(w, w.after, w.before, s, sums, follows)
     _add_shared(w, w.before, w.after, s, sums, precedes)
@@ -212,10 +214,10 @@ def _fill_row(w, s):
 
 @njit(**PLAIN)
 def _add_shared(w, side, back, s, sums, counts):
-    """Brown clustering kernel: the part of D_sj, for all classes j, that common neighbours on one side contribute.
+    """Brown clustering kernel: add to sums[j] what common neighbours of classes s and j on one side contribute to D_sj.
 
-    D_sj is the part of the loss of a merge of s and j that comes from common neighbours. It is added to sums [slots].
-    counts [slots] gets the bigram counts of s with its neighbours on this side."""
+    D_sj is the amount by which common neighbours reduce the loss of a merge of s and j. counts[k] gets the bigram count
+    of s and each neighbour k on this side."""
     for p in range(side.lengths[s]):
         k, n = side.slots[s, p], side.counts[s, p]
         counts[k] = n
@@ -249,8 +251,8 @@ def _remove(side, s, k):
 def include(w, s, word, totals, slot_of, after, before):
     """Brown clustering kernel: add a word to the current classes as a class of its own, in the free slot s.
 
-    `after` and `before` are the neighbours of all words, each as three arrays (offsets, words, counts). Neighbours that
-    belong to no current class have slot_of = -1, and are ignored."""
+    `after` and `before` are the neighbours of all words, each as three arrays (offsets, words, counts). slot_of [words]
+    is the slot of each word's class, or -1. Neighbours with -1 are ignored."""
     w.within[s], w.first[s] = 0, word
     w.inner[:, s] = 0
     w.total[:, s] = totals[:, word]
@@ -261,14 +263,14 @@ def include(w, s, word, totals, slot_of, after, before):
     _count_neighbours(w, w.before, w.after, 1, s, word, slot_of, before)
     w.inner[:, s] += w.within[s]
     _update_alone(w, s)
-    touched = w.scratch[3]  # marks classes whose bigram counts have grown; their losses may have risen
+    touched = w.scratch[3]  # 1 for classes next to the new word, whose losses may have risen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 1
     for p in range(w.number[0]):
         i = w.active[p]
         if touched[i] or (w.partner[i] >= 0 and touched[w.partner[i]]):
-            w.exact[i] = False  # no loss has fallen, so `bound` is still a lower bound
+            w.exact[i] = False  # `bound` is still a lower bound, as no loss has fallen
     for side in (w.after, w.before):
         for p in range(side.lengths[s]):
             touched[side.slots[s, p]] = 0
@@ -329,9 +331,9 @@ def merge(w, a, b):
 
 @njit(**PLAIN)
 def _join_contexts(w, side, a, b):
-    """Brown clustering kernel: update D_ij of pairs of neighbours of a and b on one side, for a merge of a and b.
+    """Brown clustering kernel: update D_ij for all neighbours i and j of the merged classes a and b on one side.
 
-    D_ij is the part of the loss that comes from common neighbours of the classes i and j."""
+    D_ij is the amount by which common neighbours reduce the loss of a merge of classes i and j."""
     bound = side.lengths[a] + side.lengths[b]
     slots, of_a, of_b = np.empty(bound, np.int64), np.zeros(bound, np.int64), np.zeros(bound, np.int64)
     position, number = w.scratch[0], 0  # position[k] is 1 + the index of class k in `slots`, or 0
@@ -416,7 +418,7 @@ def cluster(totals, after, before, classes, xlogx, log):
             done += 1
             if _neighbours(w, i) < _neighbours(w, j):
                 i, j = j, i
-            if word < words - 1:  # after the last word, slots of words are no longer needed
+            if word < words - 1:  # after the last word, the slots of words are not read again
                 _move(w.first[j], i, slot_of, following)
             following[latest[one]] = other
             latest[one] = latest[other]
@@ -433,7 +435,9 @@ def _neighbours(w, s):
 
 @njit(**PLAIN)
 def _move(first, slot, slot_of, following):
-    """Brown clustering kernel: assign all words of a class, linked by `following`, to another slot."""
+    """Brown clustering kernel: assign all words of a class to another slot.
+
+    `first` is the first word of the class, and following[word] the next word."""
     word = first
     while word >= 0:
         slot_of[word] = slot

@@ -21,7 +21,7 @@ _SPREAD, _WORD = np.uint64(0x9E3779B97F4A7C15), np.uint64(64)  # multiplier of t
 
 @njit(**PLAIN)
 def number_features(keys, bits, slots, distinct, ids):
-    """Forward selection kernel: number the distinct feature keys of arcs by first appearance.
+    """Forward selection kernel: number the distinct feature keys of arcs in the order of first appearance.
 
     ids [arcs] gets the feature index of each arc. `slots` (int32 [2^bits]) is a hash table with more slots than arcs.
     `distinct` (uint64 [arcs]) gets the key of each feature. Returns the number of features."""
@@ -78,10 +78,11 @@ def sum_by_feature(ids, half, state, sums):
 
 @njit(**SUMS)
 def gain(sums, ridge, rate):
-    """Forward selection kernel: gain in validation log-likelihood from one step of the weights of a template.
+    """Forward selection kernel: gain in validation log-likelihood from one Newton step of the weights of a template.
 
-    The gain is computed to second order, and summed over both models. The step is `rate` times a Newton step on the
-    half that the model is fitted to. The fitted loss includes the penalty ridge / 2 times the sum of squared weights.
+    The gain is computed to second order, and summed over both models. A model takes the Newton step, times `rate`, on
+    the half of the sentences that it is fitted to. The fitted loss includes the penalty ridge / 2 times the sum of
+    squared weights.
     """
     total = 0.0
     for f in range(len(sums)):

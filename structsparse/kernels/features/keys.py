@@ -14,8 +14,8 @@ from numba import njit
 PLAIN = {"cache": True, "nogil": True}
 ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: an odd multiplier that spreads all bits
 _HALF, _WORD = np.uint64(32), np.uint64(64)  # number of bits of half a key, and of a key
-BLOCK = 16  # number of templates whose rows are written together: one cache line per token
-_FEW = 4  # up to this number of keys with equal high bits are compared without branches
+BLOCK = 16  # number of templates whose table rows are written together; they fill one cache line per token
+_FEW = 4  # up to this number of sorted keys with equal high bits, the search has no branches
 
 
 # --- keys of the features of tokens
@@ -51,7 +51,8 @@ def find(patterns, hashes, starts, lengths, index, ids):
     - `patterns` has four arrays: the seed of each template, where its atoms begin, and the attribute and the shift of
       each atom.
     - `index` has seven arrays: where the features of each template begin, the keys and the rows of all features, the
-      directory bits of each template, where its directory begins, all directories, and the key mask of each template.
+      number of key bits that address the directory of each template, where its directory begins, all directories, and
+      the key mask of each template. `directory` makes a directory.
     """
     seeds, bounds, attributes, shifts = patterns
     offsets, index_keys, rows, bits, begins, directories, masks = index
@@ -116,9 +117,9 @@ def _rank(keys, distinct, most, first_row, rows):
 
 @njit(**PLAIN)
 def _directory_bits(size):
-    """Feature keys kernel: the number of key bits that index the directory of `size` keys.
+    """Feature keys kernel: the number of high key bits by which a directory finds the place of a key among `size` keys.
 
-    With this number, a directory entry has at most one key on average."""
+    With this number of bits, at most one key on average has the same high bits."""
     bits = 1
     while size >> bits:
         bits += 1
@@ -127,9 +128,10 @@ def _directory_bits(size):
 
 @njit(**PLAIN)
 def directory(keys, bits):
-    """Feature keys kernel: the directory of sorted feature keys, an array `places` of shape [2^bits + 1].
+    """Feature keys kernel: the directory of sorted feature keys: where the keys with given high bits begin.
 
-    The keys whose high bits are b are keys[places[b] : places[b + 1]]."""
+    The result `places` has the shape [2^bits + 1]. The keys with the high bits b are
+    keys[places[b] : places[b + 1]]."""
     places = np.zeros((1 << bits) + 1, np.int32)
     shift = _WORD - np.uint64(bits)
     for key in keys:
@@ -147,7 +149,7 @@ def _position(key, index_keys, places, shift):
     if latest < 0 or end - place > _FEW:
         while place < end and index_keys[place] < key:
             place += 1
-    else:  # code without branches, because a mispredicted branch would cost more
+    else:  # no branches, because a mispredicted branch would cost more
         place = min(place, latest)  # keys before `place` are smaller, and keys from `end` on are larger
         smaller = (index_keys[place] < key) + (index_keys[place + 1] < key)
         place += smaller + (index_keys[place + 2] < key) + (index_keys[place + 3] < key)
@@ -156,9 +158,9 @@ def _position(key, index_keys, places, shift):
 
 @njit(**PLAIN)
 def look_up(keys, index_keys, rows, places, bits, mask, result):
-    """Feature keys kernel: look up keys of tokens or arcs in the feature index; result [keys] gets rows, or -1.
+    """Feature keys kernel: look up keys of tokens or arcs in the feature index.
 
-    Only the bits of a key that are set in `mask` are compared."""
+    result[i] gets the table row of key i, or -1. Only the bits of a key that are set in `mask` are compared."""
     shift = _WORD - np.uint64(bits)
     for t in range(len(keys)):
         place = _position(keys[t] & mask, index_keys, places, shift)

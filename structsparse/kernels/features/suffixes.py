@@ -62,9 +62,11 @@ def split_groups(codes, k, slots, group, owner, places):
     """Suffix trie kernel: split groups of targets by the code k places before; returns the number of classes.
 
     A class is the set of targets of a group that share this code. Classes are numbered in the order of `slots`, the
-    targets from `sort_groups`. group [positions] becomes the class of each target. owner [classes] gets the group that
-    each class comes from. `places` gets the index in `slots` of the first target of each class, followed by the number
-    of targets."""
+    targets as sorted by `sort_groups`.
+
+    - group [positions] becomes the class of each target.
+    - owner [classes] gets the group that each class comes from.
+    - `places` gets the index in `slots` of the first target of each class, followed by the number of targets."""
     classes, word = 0, NONE
     for i in range(len(slots)):
         p = slots[i]
@@ -87,7 +89,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
     - sizes and node_of [groups] are the number of targets and the trie node of each group.
     - `parts` are five arrays with one element per new node: parent, word code, number of words of the longest context,
       number of contexts, number of targets.
-    - With `collapse`, a class with all targets of its group makes no node, but joins the node of the group.
+    - If `collapse` is true, a class with all targets of its group makes no node, but joins the node of the group.
     - made [classes] gets the index of the new node, from 0, or NONE.
     - grows [classes] gets whether the contexts of the class may get longer."""
     above, word, depth, chain, count = parts
@@ -100,7 +102,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
             continue
         longest = k
         while collapse and members == 1 and longest < order - 1 and codes[p - longest] != V:
-            longest += 1  # longer contexts of a single target do not branch
+            longest += 1  # all longer contexts of a single target form one node
         made[c] = new
         above[new], word[new], count[new] = node_of[g], codes[p - k], members
         depth[new], chain[new] = longest, 1 + longest - k
@@ -120,10 +122,10 @@ def regroup(group, number):
 
 @njit(**PLAIN)
 def sort_words(order, group, made, places, slots):
-    """Suffix trie kernel: sort the targets of all classes with a new node by (class, word code of the target).
+    """Suffix trie kernel: sort targets by (class, word code of the target), and return their number.
 
-    `made` and `places` are those of `make_nodes`. `slots` gets the sorted targets. Returns the number of these targets.
-    """
+    Classes without a new node are left out. `made` and `places` are those of `make_nodes`. `slots` gets the sorted
+    targets."""
     free = np.empty(len(made), np.int64)
     total = 0
     for c in range(len(made)):
@@ -277,10 +279,11 @@ def collapse(above, count, depth, starts, entry_above, node_of, entry_of, new_de
 
 @njit(**PLAIN)
 def keep_living(alive, above, entry_node, entry_above, node_alive, link):
-    """Suffix trie kernel: mark the nodes with a living entry in their subtree; returns the number of living entries.
+    """Suffix trie kernel: mark in node_alive the nodes with a living entry in their subtree; count living entries.
 
-    alive [entries] marks the living entries, which get new indices in the same order. link [entries] gets the new index
-    of each living entry. For other entries, it gets the new index of the nearest living entry above."""
+    Returns this count. alive [entries] marks the living entries. link [entries] gets their new indices, 0, 1, ... in
+    the same order. Other entries get the new index of the nearest living entry of the same word in a shorter
+    context."""
     for e in range(len(alive)):
         if alive[e]:
             node_alive[entry_node[e]] = True

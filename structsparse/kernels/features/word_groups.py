@@ -5,14 +5,15 @@ from numba import njit
 
 PLAIN = {"cache": True, "nogil": True}
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: an odd multiplier that mixes the bits of a hash
-_HALF = np.uint64(32)  # half of the bits of a hash
+_HALF = np.uint64(32)  # half of the number of bits of a hash
 
 
 @njit(**PLAIN)
 def count_distinct(rows, begins, ends, table):
-    """Word groups kernel: the number of distinct words of each group: int64 [groups].
+    """Word groups kernel: the number of distinct words of each group, as an int64 array.
 
-    A word is an index less than `table`. The words of group g are rows[begins[g] : ends[g]], where -1 is ignored."""
+    A word is an index less than `table`. The words of group g are rows[begins[g] : ends[g]]. An index of -1 is
+    ignored."""
     seen, sizes = np.full(table, -1, np.int64), np.zeros(len(begins), np.int64)
     for g in range(len(begins)):
         for t in range(begins[g], ends[g]):
@@ -25,10 +26,10 @@ def count_distinct(rows, begins, ends, table):
 
 @njit(**PLAIN)
 def distinct(rows, begins, ends, table, offsets):
-    """Word groups kernel: the distinct words of each group, in ascending order: int32 [offsets[-1]].
+    """Word groups kernel: the distinct words of each group, in ascending order, as one int32 array.
 
-    A word is an index less than `table`. The words of group g are rows[begins[g] : ends[g]], where -1 is ignored. The
-    result has the distinct words of group g at offsets[g] to offsets[g + 1] - 1."""
+    A word is an index less than `table`. The words of group g are rows[begins[g] : ends[g]]. An index of -1 is ignored.
+    The result has the distinct words of group g at offsets[g] to offsets[g + 1] - 1."""
     seen, members = np.full(table, -1, np.int64), np.empty(offsets[-1], np.int32)
     for g in range(len(begins)):
         place = offsets[g]
@@ -44,7 +45,7 @@ def distinct(rows, begins, ends, table, offsets):
 
 @njit(**PLAIN)
 def same_as(members, offsets):
-    """Word groups kernel: for each group, the first group that has the same words: int64 [groups].
+    """Word groups kernel: for each group, the index of the first group that has the same words.
 
     The words of group g are members[offsets[g] : offsets[g + 1]], in ascending order."""
     groups = len(offsets) - 1

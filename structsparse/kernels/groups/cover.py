@@ -14,9 +14,10 @@ ALONE = 1 << 15  # up to this total size of all groups, one thread is faster tha
 
 @njit(**SERIAL)
 def repeated(members, offsets, atoms):
-    """Cover kernel: the first index in `members` that repeats an atom of its overlapping group, or -1 if there is none.
+    """Cover kernel: the first index in `members` whose atom occurs before in the same overlapping group; -1 for none.
 
-    An atom is a set of entries that lie in the same groups."""
+    An atom is a set of entries that lie in the same groups. members[offsets[g] : offsets[g + 1]] are the atoms of group
+    g."""
     seen = np.full(atoms, -1, np.int64)
     for g in range(offsets.size - 1):
         for m in range(offsets[g], offsets[g + 1]):
@@ -35,7 +36,7 @@ def colours(members, offsets, order, multiplicity):
     colour = np.empty(offsets.size - 1, np.int64)
     start = np.zeros(multiplicity.size + 1, np.int64)
     start[1:] = np.cumsum(multiplicity)
-    # `met` lists, for each atom, the colours of its groups so far; `filled` counts them
+    # `met` lists, for each atom, the colours of those of its groups that have a colour; `filled` counts them
     met, filled = np.empty(start[-1], np.int64), np.zeros(multiplicity.size, np.int64)
     taken = np.full(offsets.size, -1, np.int64)
     for g in order:

@@ -24,11 +24,12 @@ from structsparse.kernels.options import SERIAL, SUMS
 
 @njit(**SERIAL)
 def level_order(parents):
-    """Forest groups kernel: level order of the nodes, as the node at each place and the place of its parent.
+    """Forest groups kernel: level order (breadth first): for each place in it, the node and the place of the parent.
 
     parents [nodes] is the parent of each node, or -1 for a root. Nodes in cycles, or below them, are left out."""
     nodes = parents.size
-    first = np.zeros(nodes + 2, np.int64)  # where the children of node i - 1 begin in `children`; roots at i = 0
+    # first[i] is where the children of node i - 1 begin in `children`; first[0] is for the roots
+    first = np.zeros(nodes + 2, np.int64)
     for i in range(nodes):
         first[parents[i] + 2] += 1
     for i in range(nodes):
@@ -77,7 +78,9 @@ def level_offsets(above):
 
 @njit(**SERIAL)
 def cycle_above(parents, node):
-    """Forest groups kernel: the cycle that is reached by going from a node to its parents, if no root is above it."""
+    """Forest groups kernel: the nodes of the cycle in which the walk from a node to its parents ends.
+
+    No root may be above the node."""
     seen = np.zeros(parents.size, np.bool_)
     while not seen[node]:
         seen[node] = True
@@ -130,7 +133,9 @@ def units_by_place(owners, place, units):
 
 @njit(**SERIAL)
 def add_upwards(values, above):
-    """Forest groups kernel: replace each values[k] by the sum of values over the subtree of node k, in level order."""
+    """Forest groups kernel: replace values[k] by the sum of values over the subtree of node k.
+
+    Nodes are in level order."""
     for k in range(above.size - 1, -1, -1):
         if above[k] >= 0:
             values[above[k]] += values[k]
@@ -138,7 +143,9 @@ def add_upwards(values, above):
 
 @njit(**SERIAL)
 def add_downwards(values, above):
-    """Forest groups kernel: replace each values[k] by the sum of values from the root to node k, in level order."""
+    """Forest groups kernel: replace values[k] by the sum of values from the root to node k.
+
+    Nodes are in level order."""
     for k in range(above.size):
         if above[k] >= 0:
             values[k] += values[above[k]]
@@ -146,7 +153,7 @@ def add_downwards(values, above):
 
 @njit(**SERIAL)
 def largest(x, units, starts, width, above, values):
-    """Forest groups kernel: values[k] gets the largest |x| in the subtree of node k, in level order."""
+    """Forest groups kernel: values[k] gets the largest |x| in the subtree of node k; nodes are in level order."""
     values[:] = 0.0
     for k in range(values.size - 1, -1, -1):
         a, b = (starts[k], starts[k + 1]) if starts.size > 0 else (k, k + 1)
@@ -163,9 +170,10 @@ def largest(x, units, starts, width, above, values):
 
 @njit(**SERIAL)
 def largest_upwards(values, where, above):
-    """Forest groups kernel: values[k] gets the largest value in the subtree of node k, in level order.
+    """Forest groups kernel: replace values[k] by the largest of the values in the subtree of node k.
 
-    where[k] gets the position of this value. A node with where[k] = -1 has no value."""
+    where[k] is the position in memory that values[k] comes from, and is replaced as well. A node with where[k] = -1 has
+    no value. Nodes are in level order."""
     for k in range(above.size - 1, -1, -1):
         p = above[k]
         if p >= 0 and where[k] >= 0 and (where[p] < 0 or values[k] > values[p]):

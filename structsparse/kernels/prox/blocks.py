@@ -3,7 +3,7 @@
 - Block g has the rows offsets[g] to offsets[g + 1] - 1 of a parameter with `width` entries per row.
 - A tile is a list of whole blocks that one thread processes. All threads share a block of more than LARGE entries.
 - Tiles depend on sizes alone. Results therefore do not depend on the number of threads.
-- Sums are float64. Only blocks of at most vectors.FEW entries are summed in the dtype of the entries.
+- Sums are float64, except for blocks of at most vectors.FEW entries. These are summed in the dtype of the entries.
 """
 
 import numpy as np
@@ -13,21 +13,22 @@ from structsparse.kernels import vectors
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 from structsparse.kernels.prox.entries import _soft_metric, soft_threshold_metric
 
-TILE = 1 << 15  # intended number of entries in a tile; a tile and its steps fit a second-level cache
+TILE = 1 << 15  # intended number of entries in a tile; a tile and its step sizes fit the second-level CPU cache
 ALONE = 1 << 18  # up to this number of entries, one thread is faster than several
-PORTION = 1 << 11  # number of entries of small blocks that are processed together, in the first-level cache
-BEHIND = 128  # number of entries after a small block that vector instructions may read or fill
+PORTION = 1 << 11  # maximum number of entries of small blocks that are processed together, in the first-level cache
+BEHIND = 128  # number of entries behind a small block that vector instructions may read or overwrite in a buffer
 LINE = 64  # number of bytes of a vector register
-# float32 sums of squares outside LEAST to MOST are computed again; small ones only for thresholds below FAINT
+# A float32 sum of squares above MOST is computed again in float64.
+# So is a sum below LEAST if the threshold is below FAINT.
 LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12
-RUN = 1 << 18  # intended number of entries in a tile of the prox without steps
+RUN = 1 << 18  # intended number of entries in a tile of the prox with one common step
 LARGE = 1 << 21  # all threads share a block with more entries than this
 ROUNDS = 60  # maximum number of Newton iterations
 
 
 @njit(**PARALLEL)
 def shrink_blocks(x, offsets, width, weight, threshold, cut):
-    """Blocks prox kernel: sparse group lasso, over blocks of rows.
+    """Blocks prox kernel: apply the sparse group lasso prox to blocks of rows.
 
     Block g is soft-thresholded at `cut`, then shrunk by the prox of threshold * weight[g] * norm."""
     if x.size <= ALONE:
@@ -45,7 +46,7 @@ def shrink_blocks(x, offsets, width, weight, threshold, cut):
 
 @njit(**PARALLEL)
 def shrink_blocks_metric(x, steps, offsets, width, weight, strength, cut):
-    """Blocks prox kernel: sparse group lasso with a step per entry, over blocks of rows.
+    """Blocks prox kernel: apply the sparse group lasso prox, with a step per entry, to blocks of rows.
 
     Block g is soft-thresholded at cut * steps, then shrunk by the prox of strength * weight[g] * norm in the metric 1 /
     steps."""
@@ -108,9 +109,9 @@ def _sums_past(x, cut):
 
 @njit(**SERIAL)
 def _tiles(offsets, width, entries):
-    """Blocks prox kernel: first and end block of each tile, which is a piece of work of about `entries` entries.
+    """Blocks prox kernel: the first block of each tile, and the block after its last one.
 
-    Blocks of more than LARGE entries are left out."""
+    A tile is a piece of work of about `entries` entries. Blocks of more than LARGE entries are left out."""
     tiles = 1 + offsets[-1] * width // entries
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
     first, last = bounds[:-1], bounds[1:].copy()
@@ -176,7 +177,8 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
     """
     bounds, first = offsets * width, 0
     squares, factors, spread = np.empty(PORTION), np.empty(PORTION, x.dtype), np.empty(PORTION + BEHIND, x.dtype)
-    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)  # blocks are small on average
+    # whether a block of average size fits in vectors.TWO vectors
+    two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)
     scratch = squares, factors, spread
     while first < weight.size:
         if two and cut == 0:
@@ -195,16 +197,16 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
 
 
 def _few_shrinker(add, fill, multiply, soft):
-    """Blocks prox kernel: make a kernel that shrinks row blocks of few entries with fixed vector functions.
+    """Blocks prox kernel: make a kernel that shrinks row blocks of few entries by the given vector functions.
 
-    The functions are `add` for sums of squares, `fill` for factors and `multiply` for products. `soft` tells whether
-    the entries are soft-thresholded."""
+    `add` computes sums of squares, `fill` spreads a factor over a block, and `multiply` multiplies entries by factors.
+    `soft` tells whether the entries are soft-thresholded."""
 
     @njit(**SERIAL)
     def shrink(x, bounds, g, weight, threshold, cut, squares, factors, spread):
-        """Blocks prox kernel: shrink small row blocks in portions, with all sums first, then all factors and products.
+        """Blocks prox kernel: shrink consecutive small row blocks from block g on; returns the first block not done.
 
-        Begins at block g. Returns the first block that is not done."""
+        Blocks are processed in portions: first all sums of squares, then all factors, then all products."""
         numbers = (cut,) if soft else ()
         while g < weight.size:
             first, begin, unsure = g, bounds[g], False
@@ -287,9 +289,9 @@ def _start(x, steps, strength):
 
 @njit(**SUMS)
 def _secular(x, steps, strength, theta):
-    """Blocks prox kernel: the equation |p| = 1 for theta, the norm of a row block after its prox.
+    """Blocks prox kernel: |p|^2 for p = x / (theta + strength * steps), and minus half its derivative in theta.
 
-    Here p is x / (theta + strength * steps). Returns |p|^2, and minus half the derivative of |p|^2 in theta."""
+    The norm of a row block after its prox is the theta for which |p| = 1."""
     one, tiny = x.dtype.type(1), x.dtype.type(np.finfo(x.dtype).tiny)
     squares, slope = 0.0, 0.0
     for i in range(x.size):
@@ -302,7 +304,9 @@ def _secular(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _multiply(x, steps, strength, theta):
-    """Blocks prox kernel: the prox of a row block, given theta, its norm after the prox; zeros get a positive sign."""
+    """Blocks prox kernel: apply the prox to a row block, given its norm theta after the prox.
+
+    Zeros get a positive sign."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(x.size):
         reach = strength * steps[i]
@@ -311,11 +315,10 @@ def _multiply(x, steps, strength, theta):
 
 @njit(**SERIAL)
 def _climbed(squares, slope, tolerance):
-    """Blocks prox kernel: the Newton step of theta, the norm of a row block after its prox.
+    """Blocks prox kernel: the Newton step to add to theta, the norm of a row block after its prox.
 
-    `squares` and `slope` come from `_secular`, which defines p. The step is zero when theta solves |p| = 1 up to
-    `tolerance`. As 1 / |p| is increasing and concave in theta, Newton's method on 1 / |p| = 1 converges from any start
-    below the root."""
+    theta is the root of |p| = 1 for p = x / (theta + strength * steps). `squares` is |p|^2, and `slope` minus half its
+    derivative in theta. The step is zero if |p| is at most 1 + tolerance."""
     norm = np.sqrt(squares)
     return (norm - 1) * (squares / slope) if norm > 1 + tolerance else 0.0
 

@@ -1,8 +1,8 @@
 """Kernels of the prox of the max norm (largest absolute value) of each block of rows, in place on flat CPU memory.
 
-The prox clips a block at the height r where the sum of max(|x| - r, 0) / steps over its entries is `strength`. The
-block becomes zero if the sum is smaller even at r = 0. The sum is convex and falls with r. Newton's method therefore
-converges to r from below. An entry with step 0 cannot move, and r is at least its absolute value.
+The prox clips the absolute values of a block at a height r. At this r, the sum of max(|x| - r, 0) / steps over the
+entries of the block is `strength`. The block becomes zero if the sum is smaller even at r = 0. Newton's method finds r.
+An entry with step 0 cannot move, and r is at least its absolute value.
 """
 
 import numpy as np
@@ -35,7 +35,9 @@ def clip_blocks_metric(x, steps, offsets, width, weight, strength):
 
 @njit(**SERIAL)
 def _tiles(offsets, width):
-    """Blocks max prox kernel: first and end row block of each tile, the unit of work of a thread."""
+    """Blocks max prox kernel: the first row block of each tile, and the block after its last one.
+
+    A tile is the unit of work of a thread."""
     entries = offsets[-1] * width
     tiles = 1 if entries <= ALONE else entries // TILE
     bounds = np.searchsorted(offsets, np.arange(tiles + 1) * offsets[-1] // tiles)
@@ -58,7 +60,9 @@ def _clip(x, height):
 
 @njit(**SERIAL, fastmath={"nnan", "nsz"})
 def _largest(x, steps, strength):
-    """Blocks max prox kernel: the largest |x| - strength * step in a row block: a lower bound of the height."""
+    """Blocks max prox kernel: the largest |x| - strength * step in a row block.
+
+    This is a lower bound of the height at which the prox clips the block."""
     largest = 0.0
     for i in range(x.size):
         left = np.float64(abs(x[i])) - strength * steps[i]
@@ -68,7 +72,7 @@ def _largest(x, steps, strength):
 
 @njit(**SUMS)
 def _above(x, height):
-    """Blocks max prox kernel: sum and count of the absolute values above `height`, in one row block."""
+    """Blocks max prox kernel: sum and count of the absolute values in one row block that are above `height`."""
     total, count = 0.0, 0.0
     for i in range(x.size):
         size = np.float64(abs(x[i]))

@@ -15,9 +15,9 @@ from structsparse.kernels.options import SERIAL, SUMS
 def consensus(x, bounds, members, offsets, starts, reach, copies, duals, copy_sums, dual_sums):
     """Consensus ADMM kernel: update the copies v and the dual variables u of overlapping groups.
 
-    For each group g, let z = x + u over its entries. Then v becomes the prox of reach[g] * ||v|| at z. u becomes z - v.
-    `copy_sums` and `dual_sums` get, for each entry, the sums of v and u over its groups. Returns the sums over all
-    copies of (x - v)^2, of v^2 and of x^2."""
+    For each group g, let z = x + u over its entries. Then v becomes the prox of reach[g] * norm at z. The new
+    u is z - v. `copy_sums` and `dual_sums` get, for each entry, the sums of v and u over its groups. Returns the sums
+    over all copies of (x - v)^2, of v^2 and of x^2."""
     copy_sums[:] = 0.0
     dual_sums[:] = 0.0
     apart, of_copies, of_x = 0.0, 0.0, 0.0

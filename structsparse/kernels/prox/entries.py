@@ -7,7 +7,7 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-TILE = 1 << 15  # number of entries in a tile; a tile and its steps fit a second-level cache
+TILE = 1 << 15  # number of entries in a tile; a tile and its step sizes fit the second-level CPU cache
 ALONE = 1 << 18  # up to this number of entries, one thread is faster than several
 
 
@@ -23,7 +23,7 @@ def soft_threshold(x, cut):
 
 @njit(**PARALLEL)
 def soft_threshold_metric(x, steps, strength):
-    """Single entries prox kernel: soft threshold with a step per entry, at strength * steps.
+    """Single entries prox kernel: soft threshold at strength * steps, with a step per entry.
 
     `strength` must be positive."""
     if x.size <= ALONE:

@@ -15,7 +15,7 @@ from structsparse.kernels.options import PARALLEL, SERIAL
 from structsparse.kernels.prox.blocks import ALONE
 
 HEAP = np.dtype([("value", np.float64), ("count", np.float64), ("child", np.int32), ("next", np.int32)])
-STRETCH = 1 << 12  # number of nodes of a level that are processed together, for the CPU cache
+STRETCH = 1 << 12  # number of nodes of a level that are processed together; their data fit the CPU cache
 
 
 # --- prox of Euclidean norms: each subtree is scaled by a factor, from the leaves to the roots
@@ -50,7 +50,7 @@ def _factors(squares, weight, threshold, factor):
         norm, reach = np.sqrt(squares[k]), threshold * weight[k]
         share = 1 - reach / norm
         share = 0.0 if norm <= reach else share  # written so that NaN stays NaN
-        factor[k] = share if reach > 0 else 1.0  # a reach of NaN comes from 0 * inf, and counts as 0
+        factor[k] = share if reach > 0 else 1.0  # NaN, which comes from 0 * inf, counts as a reach of 0
         squares[k] *= factor[k] * factor[k]
 
 
@@ -70,9 +70,9 @@ def _multiply_downwards(factor, above, parents):
 
 @njit(**SERIAL)
 def _scale_own(x, units, starts, width, cut, factor):
-    """Forest prox kernel: scale the entries of each node itself, x <- soft(x, cut) * factor.
+    """Forest prox kernel: multiply the own entries of each node by its factor, x <- soft(x, cut) * factor.
 
-    Entries of the nodes below are not entries of the node itself."""
+    The own entries of a node are those that belong to no node below."""
     if width == 1 and starts.size == 0:
         if units.size == 0:
             _scale_each(x, cut, factor)
@@ -97,7 +97,7 @@ def _scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_each(x, cut, factor):
-    """Forest prox kernel: x[k] <- soft(x[k], cut) * factor[k]; for forests where node k has just the entry x[k]."""
+    """Forest prox kernel: x[k] <- soft(x[k], cut) * factor[k], if each node k has just the entry k."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         scaled = (x[k] - min(max(x[k], -cut), cut)) * x.dtype.type(factor[k])
@@ -106,7 +106,7 @@ def _scale_each(x, cut, factor):
 
 @njit(**SERIAL)
 def _scale_scattered(x, units, cut, factor):
-    """Forest prox kernel: x[u] <- soft(x[u], cut) * factor[k]; if node k has just the entry u = units[k]."""
+    """Forest prox kernel: x[u] <- soft(x[u], cut) * factor[k], if each node k has just the entry u = units[k]."""
     zero = x.dtype.type(0)
     for k in range(factor.size):
         u = units[k]
@@ -121,10 +121,11 @@ def _scale_scattered(x, units, cut, factor):
 def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength, cut, heap, limit):
     """Forest prox kernel: prox of largest entries of subtrees, strength * sum_k weight[k] max|V_k| + cut * ||V||_1.
 
-    V are all entries, and V_k those of the subtree of node k. Nodes are in preorder, and each tree lies in one chunk.
+    V are all entries, and V_k those of the subtree of node k. Nodes are in preorder. Chunk c has the whole trees from
+    place chunks[c] to chunks[c + 1] - 1.
 
-    - Each subtree is clipped at the height r where the sum of max(|v| - r, 0) / step over its entries v is strength *
-      weight. If the sum is smaller even for r = 0, the subtree becomes zero.
+    - Each subtree is clipped at the height r at which the sum of max(|v| - r, 0) / step over its entries v equals
+      strength * weight. If the sum is smaller even for r = 0, the subtree becomes zero.
     - `steps` has one step per entry. If `steps` is empty, strength and cut are already multiplied by the step.
     - `heap` (one element per entry) and `limit` (one number per node) are work memory."""
     memory, trees = (units, starts, width), (depth, weight, limit)
@@ -138,7 +139,7 @@ def clip_forest(x, steps, units, starts, width, depth, weight, chunks, strength,
 
 @njit(**SERIAL)
 def clip_forest_in_levels(x, steps, width, above, weight, strength, cut, heap, tops, mass, limit):
-    """Forest prox kernel: prox of largest entries of subtrees, for nodes in level order of `width` entries each.
+    """Forest prox kernel: prox of largest entries of subtrees, for nodes in level order with `width` own entries each.
 
     The entries of the node at place k begin at x[k * width]. The penalty is that of `clip_forest`. `heap`, `tops`,
     `mass` and `limit` are work memory."""
@@ -169,7 +170,7 @@ def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
         starts = starts[a : b + 1]
     elif units.size > 0:
         units = units[a:b]
-    else:  # if node k has just unit k, the memory of the chunk is contiguous
+    else:  # node k has just unit k; the memory of the chunk is contiguous
         x, steps = x[first:last], steps[first:last]
     memory, trees = (units, starts, width), (depth[a:b], weight[a:b], limit[a:b])
     _limits(x, steps, memory, trees, strength, cut, heap[first:last])
@@ -178,12 +179,12 @@ def _clip_chunk(a, b, x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _limits(x, steps, memory, trees, strength, cut, heap):
-    """Forest prox kernel: limit[k] gets the height at which the entries of the subtree of node k are clipped.
+    """Forest prox kernel: limit[k] gets the height at which node k clips the entries of its subtree.
 
-    The clipping by the ancestors of node k is not included."""
+    Its ancestors may clip them at a lower height."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
-    # for each depth on the current path: top and mass of the merged heap of the children
+    # top and mass of one heap for each depth, which merges the subtrees that are done and wait for their parent
     tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)
     slot = heap.size
     for k in range(depth.size - 1, -1, -1):
@@ -223,8 +224,8 @@ def _with_entry(heap, top, slot, x, steps, cut, e):
 def _limit(heap, top, mass, reach):
     """Forest prox kernel: the height at which a subtree is clipped, computed from the heap of its entries.
 
-    `mass` is the sum of |v| / step over the entries v of the subtree. `reach` is the amount by which clipping lowers
-    it, strength * weight. Returns the height, and the top and the mass of the heap after clipping."""
+    `mass` is the sum of |v| / step over the entries v of the subtree. Clipping lowers it by `reach` (strength *
+    weight). Returns the height, and the top and the mass of the heap after clipping."""
     if not reach > 0:
         return np.inf, top, mass
     if not mass > reach:
@@ -235,7 +236,7 @@ def _limit(heap, top, mass, reach):
 
 @njit(**SERIAL)
 def _less(value, steps, e, cut):
-    """Forest prox kernel: the absolute value of entry e after soft thresholding; `value` is the one before."""
+    """Forest prox kernel: the absolute value of entry e after soft thresholding, from its absolute value `value`."""
     if cut == 0:
         return value
     reach = cut * steps[e] if steps.size > 0 else cut
@@ -244,10 +245,10 @@ def _less(value, steps, e, cut):
 
 @njit(**SERIAL)
 def _lower_top(heap, top, reach):
-    """Forest prox kernel: clip the largest elements of a heap, until its mass has fallen by `reach`.
+    """Forest prox kernel: clip the largest entries in a heap, until its mass has fallen by `reach`.
 
-    The mass is the sum of value / step over all entries. Returns the height of the clipping and the top of the new
-    heap."""
+    The mass is the sum of value / step over all entries in the heap. Returns the height of the clipping, and the top of
+    the new heap."""
     first, mass, count, limit = top, 0.0, 0.0, -1.0
     while top >= 0:
         value = heap[top].value
@@ -256,7 +257,7 @@ def _lower_top(heap, top, reach):
         mass += value * heap[top].count
         count += heap[top].count
         top = _without_top(heap, top)
-        if count == np.inf:  # an entry with step 0 cannot move, so its value is the height
+        if count == np.inf:  # the height is the value of an entry with step 0, which cannot move
             limit = value
             break
     limit = limit if limit >= 0 else (mass - reach) / count

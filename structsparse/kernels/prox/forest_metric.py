@@ -1,16 +1,15 @@
 """Kernel of the prox of norms over a forest with a step per entry (a diagonal metric), by Newton's method.
 
-Let V_k be the entries of the subtree of node k, and reach_k the strength of its norm. D_e is 1 / step of entry e. The
-prox of sum_k reach_k ||V_k|| at x has the entries
+The prox of sum_k reach_k ||V_k|| at x has the entries
 
-    v_e = D_e x_e / (D_e + q_e)
+    v_e = x_e / (1 + step_e q_e)
 
-where q_e is the sum of tau_k = reach_k / ||V_k|| over the nodes k on the path from the root to the node of e. A subtree
-is zero exactly if the prox of D x with steps of 1 is zero on it. For the other nodes, Newton's method solves 1 / (tau_k
-||V_k||) = 1 / reach_k.
+- V_k are the entries of the subtree of node k, and reach_k is the strength of its norm.
+- tau_k is reach_k / ||V_k||, with the norm after the prox.
+- q_e is the sum of tau_k over the nodes k on the path from the root to the node of entry e.
 
-The Newton equations couple each node with its ancestors and descendants. They are solved by elimination in two passes
-over the tree: up from the leaves to the roots, then down. Newton steps are bounded by an upper bound of tau_k.
+Newton's method finds tau. The equations of an iteration are solved by elimination in two passes over the tree: up from
+the leaves to the roots, then down.
 
 Nodes are in level order, and memory is as in `kernels.prox.forest`. Numbers per node are float64.
 """
@@ -22,9 +21,9 @@ from structsparse.kernels.options import SERIAL
 from structsparse.kernels.prox.forest import _add_to_parents, _factors, _multiply_downwards
 
 EXACT = 1e-12  # Newton's method stops if the relative residual of each node is at most this
-FEW, FAINT = 12, 1e-15  # after FEW iterations, a residual below the share FAINT of the penalty counts as zero
+FEW, FAINT = 12, 1e-15  # after FEW Newton iterations, a residual below FAINT * penalty counts as zero
 ROUNDS = 100  # maximum number of Newton iterations
-STALLED = 0.5  # if more than this share of the worst residual is left, a fixed-point step follows
+STALLED = 0.5  # if an iteration leaves more than this share of the worst residual, a fixed-point step follows
 LEAST, MOST = -0.9, 9.0  # bounds on the relative change of 1 / tau (the norm of a node / its strength) in one iteration
 
 
@@ -32,9 +31,9 @@ LEAST, MOST = -0.9, 9.0  # bounds on the relative change of 1 / tau (the norm of
 def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, strength, accuracy, scratch):
     """Forest metric prox kernel: prox of norms of subtrees with a step per entry, by Newton's method.
 
-    The penalty is the sum of strength * weight * norm over the subtrees. `accuracy` is the residual at which Newton's
-    method stops, as a share of the penalty. It stops as well if each residual is below EXACT. `scratch` [8, nodes] is
-    work memory. Returns the number of iterations."""
+    The penalty is the sum of strength * weight * norm over the subtrees. Newton's method stops when the residual is at
+    most accuracy * penalty, or when each node has a residual of at most EXACT. `scratch` [8, nodes] is work memory.
+    Returns the number of iterations."""
     memory = units, starts, width
     q, tau, squares, delta, pull, metric, stiffest, bound = scratch
     reach = weight, strength
@@ -54,11 +53,12 @@ def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, 
 
 @njit(**SERIAL)
 def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plain, stiffest, bound):
-    """Forest metric prox kernel: the starting point of Newton's method, tau and q of each node.
+    """Forest metric prox kernel: set tau and q of each node to the starting point of Newton's method.
 
-    tau is strength / norm of the subtree, and q the sum of tau over the path from the root. Both are infinite for
-    subtrees that become zero. For other subtrees the norms come from the prox of x / step with steps of 1. `stiffest`
-    gets the largest 1 / step of each subtree. `bound` gets an upper bound of tau / (stiffest + q of the parent)."""
+    - tau is strength / norm of the subtree. It is infinite for subtrees that become zero.
+    - q is the sum of tau over the path from the root.
+    - `stiffest` gets the largest 1 / step of each subtree.
+    - `bound` gets an upper bound of tau / (stiffest + q of the parent)."""
     weight, strength = reach
     units, starts, width = memory
     for k in range(q.size):
@@ -94,9 +94,9 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plai
 
 @njit(**SERIAL)
 def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
-    """Forest metric prox kernel: upward pass of a Newton iteration, with norms and elimination from leaves to roots.
+    """Forest metric prox kernel: upward pass of a Newton iteration: norms and elimination, from leaves to roots.
 
-    Returns the worst residual of a node, and the weighted sum of the residuals as a share of the penalty."""
+    Returns the largest relative residual of a node, and the sum of all residuals as a share of the penalty."""
     weight, strength = reach
     units, starts, width = memory
     squares[:], delta[:], pull[:], metric[:] = 0.0, 0.0, 0.0, 0.0
@@ -126,7 +126,7 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
             residual, part = norm * tau[k] / (strength * weight[k]) - 1, strength * weight[k] * norm
             worst, value, rest = max(worst, abs(residual)), value + part, rest + part * abs(residual)
             of_node = square * residual
-        free = delta[k] == 0  # whether no entry of the subtree can move
+        free = delta[k] == 0  # True if the entries of the subtree do not depend on q
         left = np.inf if free else metric[k] / delta[k]
         delta[k] = left
         pull[k] += of_node
@@ -143,9 +143,9 @@ def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
 
 @njit(**SERIAL)
 def _down(above, reach, safe, q, tau, squares, delta, pull, before, stiffest, bound):
-    """Forest metric prox kernel: downward pass of a Newton iteration, with new tau and q from the roots to the leaves.
+    """Forest metric prox kernel: downward pass of a Newton iteration: new tau and q, from the roots to the leaves.
 
-    tau is strength / norm of a subtree, and q the sum of tau over the path from the root. If `safe` is set, tau is
+    tau is strength / norm of a subtree, and q the sum of tau over the path from the root. If `safe` is true, tau is
     computed by a fixed-point step instead of a Newton step. `before` gets the old q, and `squares` is overwritten."""
     weight, strength = reach
     for k in range(q.size):

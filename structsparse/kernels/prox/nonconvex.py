@@ -15,7 +15,9 @@ ALONE = 1 << 16  # up to this number of entries, one thread is faster than sever
 
 @njit(**PARALLEL)
 def move_hard(x, steps, strength, parameter):
-    """Nonconvex prox kernel: hard threshold, the prox of the l0 penalty; `parameter` is unused."""
+    """Nonconvex prox kernel: hard threshold, the prox of the l0 penalty.
+
+    `parameter` is unused; the kernels of the other penalties need it."""
     for tile in prange(_tiles(x)):
         a, b = tile * x.size // _tiles(x), (tile + 1) * x.size // _tiles(x)
         _hard(x[a:b], steps if steps.size == 1 else steps[a:b], strength)
@@ -65,7 +67,7 @@ def _log_sum(x, steps, strength, epsilon):
             continue
         root = np.sqrt(discriminant)
         living = (past + root) / 2 if past >= 0 else 2 * epsilon * (size - threshold) / (root - past)
-        if size <= threshold:  # 0 is another local minimum: compare the objective at both
+        if size <= threshold:  # both 0 and the shrunken value are local minima: compare the objective
             height = threshold * epsilon * np.log1p(living / epsilon)
             if height >= living * (size - living / 2):
                 x[i] = 0

@@ -12,8 +12,8 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL, SUMS
 
-TILE = 1 << 15  # number of entries in a piece, the unit of work of a thread
-TRAIL = 6  # number of past dual vectors that an extrapolation combines
+TILE = 1 << 15  # intended number of entries in a piece of work of a thread
+TRAIL = 6  # number of past vectors of dual variables that an extrapolation combines
 ROUNDS = 60  # maximum number of Newton iterations
 
 
@@ -66,10 +66,10 @@ def _root(x, steps, bounds, members, reach):
 
 @njit(**SERIAL)
 def _turn(x, steps, even, bounds, members, dual, reach):
-    """Overlaps prox kernel: minimise exactly over the dual block of one overlapping group.
+    """Overlaps prox kernel: minimise the dual objective exactly over the dual block of one overlapping group.
 
-    The dual block has one dual variable per entry. Its norm is at most `reach`. Returns whether the norm is smaller, in
-    which case the group becomes zero."""
+    The dual block has one dual variable per entry, and a norm of at most `reach`. If the norm is smaller than `reach`,
+    the group becomes zero. Returns whether this is so."""
     norm, scaled = _read(x, steps, even, bounds, members, dual)
     c = 0
     if scaled <= reach:
@@ -106,8 +106,8 @@ def _norm(x, bounds, members, zero):
 def _slack(x, bounds, members, zero, dual, reach):
     """Overlaps prox kernel: duality gap of one overlapping group, reach * |x_g| - <x_g, dual_g>.
 
-    x_g are the entries of the group, without the atoms marked in `zero`. dual_g is its dual block, and must have the
-    norm `reach`. The formula avoids the cancellation of nearly equal numbers."""
+    x_g are the entries of the group, without the atoms marked in `zero`. dual_g is the dual block of the group, and
+    must have the norm `reach`."""
     norm = _norm(x, bounds, members, zero)
     if norm == 0:
         return 0.0
@@ -151,9 +151,9 @@ def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
 
 @njit(**SERIAL)
 def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
-    """Overlaps prox kernel: mark the atoms of dead groups and of small overlapping groups in the mask `zero`.
+    """Overlaps prox kernel: mark in the mask `zero` the atoms of overlapping groups that are zero or small.
 
-    A group is small if its sum of x^2 / steps is at most `small`. `dead` marks the groups that are zero."""
+    `dead` marks the groups that are zero. A group is small if its sum of x^2 / steps is at most `small`."""
     zero[:] = False
     for g in range(reach.size):
         if reach[g] > 0:
@@ -228,9 +228,9 @@ def _subtract(x, steps, bounds, members, offsets, starts, reach, dual):
 
 @njit(**SERIAL)
 def _extrapolated(trail):
-    """Overlaps prox kernel: Anderson extrapolation of the dual variables from past vectors, the rows of `trail`.
+    """Overlaps prox kernel: Anderson extrapolation of the dual variables.
 
-    For a linear iteration, the result would be its limit."""
+    The rows of `trail` are their past values."""
     last = trail.shape[0] - 1
     moves = np.empty((last, trail.shape[1]))
     for j in range(last):
@@ -253,12 +253,11 @@ def _extrapolated(trail):
 def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual, tolerance, rounds):
     """Overlaps prox kernel: exact prox of overlapping groups, by block coordinate descent on the dual problem.
 
-    Replaces x by the v that minimises sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps). Each round minimises
-    exactly over the dual variables of one group after the other, in the order `order`. In the order of size, the
-    smallest first, nested groups take one round.
+    Replaces x by the v that minimises sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps). v_g are the entries of
+    group g. Each round minimises exactly over the dual variables of one group after the other, in the order `order`.
 
-    The rounds end when the relative error, measured in the metric 1 / steps, is at most `tolerance`. The duality gap
-    bounds this error. Returns the number of rounds and the bound."""
+    The rounds end when a bound of the relative error is at most `tolerance`. The bound comes from the duality gap.
+    Returns the number of rounds and the bound."""
     dead, zero = np.zeros(reach.size, np.bool_), np.zeros(bounds.size - 1, np.bool_)
     sets = bounds, members, offsets, starts, reach
     scale = _scale_of(x, steps, bounds, members, offsets, reach, zero)
@@ -275,7 +274,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
                 dead[g] = _turn(x, steps, even, bounds, group, block, reach[g])
         done += 1
         if done in (check, rounds):
-            # First try with small groups set to zero. If the gap is then too large, keep the small groups.
+            # First try with small groups set to zero. If the duality gap is then too large, keep the small groups.
             for small in ((0.1 * tolerance) ** 2 * scale, 0.0):
                 _mark(x, steps, bounds, members, offsets, reach, dead, small, zero)
                 gap = _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero)

@@ -1,4 +1,4 @@
-"""Kernel for overlapping groups in turn: applies the prox of each norm after the other (not the prox of the sum).
+"""Kernel for overlapping groups in turn: apply the prox of one group norm after the other (not the prox of the sum).
 
 An atom is a set of entries that lie in the same groups. Group g has the atoms members[offsets[g] : offsets[g + 1]].
 Atom k has the entries x[bounds[k] : bounds[k + 1]].

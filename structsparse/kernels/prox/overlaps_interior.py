@@ -13,9 +13,9 @@ ALONE = 1 << 15  # up to this number of entries, one thread is faster than sever
 
 @njit(**SUMS)
 def _pulled_sums(x, steps, pull):
-    """Interior point overlaps kernel: sums over one atom of v^2, steps * v^2 / (1 + steps * pull) and steps * v^2.
+    """Interior point overlaps kernel: the sums of v^2, steps * v^2 / (1 + steps * pull) and steps * v^2 over one atom.
 
-    Here v is x / (1 + steps * pull)."""
+    v is x / (1 + steps * pull)."""
     squares, falls, spread = 0.0, 0.0, 0.0
     for i in range(x.size):
         share = 1 / (1 + steps[i] * pull)

@@ -3,12 +3,12 @@
 Both are exact and computed in float64. Total variation uses dynamic programming (Johnson 2013), extended to a step for
 each entry:
 
-- Let f_t(b) be the least cost of the first t values if v_t = b. Its derivative is piecewise linear and rises with b.
-- The derivative of f_{t + 1} is that of f_t, clipped to [-strength, strength], plus a line for entry t + 1.
-- A double-ended queue stores the derivative as knots. A knot is a position b with the change of slope and the jump of
-  the derivative there. Only an entry with step 0 makes a jump.
-- The solution is found backwards. v_t is v_{t + 1}, clipped to the interval in which the derivative of f_t was not
-  clipped.
+- v is the result. f_t(b) is the least cost of its first t entries if v_t = b.
+- The derivative of f_t is piecewise linear. It is clipped to [-strength, strength], and a line is added for the next
+  entry.
+- A double-ended queue stores the derivative as knots. A knot is a value b at which the derivative changes its slope or
+  jumps.
+- The result is found backwards: v_t is v_{t + 1}, clipped to the interval where the derivative of f_t was not clipped.
 """
 
 import numpy as np
@@ -16,13 +16,13 @@ from numba import njit, prange
 
 from structsparse.kernels.options import PARALLEL, SERIAL
 
-LONGEST = 1e30  # longer steps are replaced by this step, which gives the same result
+LONGEST = 1e30  # larger steps are replaced by this step; the result is the same
 ALONE = 1 << 13  # up to this number of entries, one thread is faster than several
 
 
 @njit(**PARALLEL)
 def smooth_chains(x, steps, strength):
-    """Sequences prox kernel: total variation, strength * sum |v_{t+1} - v_t| on each chain x[o, :, i].
+    """Sequences prox kernel: prox of total variation, strength * sum_t |v_{t+1} - v_t|, on each chain x[o, :, i].
 
     x has the shape [outer, time, inner]. `steps` has the same shape, or is [1, 1, 1] for one common step."""
     outer, time, inner = x.shape
@@ -40,16 +40,16 @@ def smooth_chains(x, steps, strength):
 
 @njit(**SERIAL)
 def _smooth(x, steps, stride, strength, scratch):
-    """Sequences prox kernel: total variation on one chain.
+    """Sequences prox kernel: prox of total variation on one chain.
 
     `steps` has one step per entry (stride 1) or one step for all (stride 0)."""
     knots, lowest, highest = scratch[:3], scratch[3], scratch[4]
     last = x.size - 1
-    first = end = x.size  # the queue consists of the knots first to end - 1
+    first = end = x.size  # the knots in the queue are those from `first` to end - 1
     for t in range(x.size):
         w, step = np.float64(x[t]), np.float64(steps[t * stride])
         slope, start = 1.0 / min(step, LONGEST), strength if t == 0 else 0.0
-        if step == 0:  # the entry cannot move from w, where the derivative jumps from -inf to inf
+        if step == 0:  # the entry must keep its value w; the derivative jumps there from -inf to inf
             first, end = x.size, x.size + 1
             knots[0, first], knots[1, first], knots[2, first] = w, 0.0, 2 * strength
             lowest[t] = highest[t] = w
@@ -65,7 +65,7 @@ def _smooth(x, steps, stride, strength, scratch):
             knots[0, end], knots[1, end], knots[2, end] = right, -fall, right_jump
             end += 1
             lowest[t], highest[t] = left, right
-    least, most = np.inf, -np.inf  # v is clipped to the range of x, which keeps zeros exact despite rounding
+    least, most = np.inf, -np.inf  # v is clipped to the range of x, so that rounding cannot move a zero
     for t in range(x.size):
         least, most = min(least, np.float64(x[t])), max(most, np.float64(x[t]))
     v = min(max(lowest[last], least), most)
@@ -77,10 +77,10 @@ def _smooth(x, steps, stride, strength, scratch):
 
 @njit(**SERIAL)
 def _crossing(place, past, slope, side, first, end, knots):
-    """Sequences prox kernel: the place where the derivative of the total variation problem crosses its target.
+    """Sequences prox kernel: the place where a piecewise linear derivative in total variation reaches a target.
 
     The search starts at `place`, left of all knots (side 1) or right of all knots (side -1). There the derivative is
-    `past` above the target and has the slope `slope`. Returns the crossing, the slope there, the jump beyond the
+    the target plus `past`, and has the slope `slope`. Returns the place, the slope there, the part of a jump beyond the
     target, and the number of knots passed."""
     rise, passed = slope, 0
     while first + passed < end:

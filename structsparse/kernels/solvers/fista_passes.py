@@ -16,7 +16,7 @@ ALONE = 1 << 18  # number of array entries up to which one thread is faster than
 
 @njit(**SUMS)
 def _ahead(x, before, here, point, momentum):
-    """FISTA kernel: extrapolate the weights of one tile (a stretch of the arrays); `ahead` calls it for every tile."""
+    """FISTA kernel: extrapolate the weights of one tile, a stretch of the arrays, as described at `ahead`."""
     for i in range(x.size):
         here[i] = x[i]
         x[i] += momentum * (x[i] - before[i])
@@ -25,10 +25,10 @@ def _ahead(x, before, here, point, momentum):
 
 @njit(**PARALLEL)
 def ahead(x, before, here, point, momentum):
-    """FISTA kernel: extrapolate the weights x along the last move.
+    """FISTA kernel: extrapolate the weights x along the last move, x - before.
 
-    `before` holds the weights before the last move. Copies x to `here`. Then adds momentum * (x - before) to x, and
-    copies the sum to `point`."""
+    `before` holds the weights of the previous iteration. Copies x to `here`. Then sets x and `point` to
+    x + momentum * (x - before)."""
     if x.size <= ALONE:
         _ahead(x, before, here, point, momentum)
         return
@@ -39,7 +39,7 @@ def ahead(x, before, here, point, momentum):
 
 @njit(**SUMS)
 def _down(x, point, gradient, step, scale, metric):
-    """FISTA kernel: take the gradient step on one tile (a stretch of the arrays); `down` calls it for every tile."""
+    """FISTA kernel: take the gradient step on one tile, a stretch of the arrays, as described at `down`."""
     for i in range(x.size):
         metric[i] = scale * step[i]
         x[i] = point[i] - metric[i] * gradient[i]
@@ -49,8 +49,8 @@ def _down(x, point, gradient, step, scale, metric):
 def down(x, point, gradient, step, scale, metric):
     """FISTA kernel: take a gradient step from the extrapolated point.
 
-    Sets metric <- scale * step, then x <- point - metric * gradient. `point` is the extrapolated point, and `gradient`
-    the gradient of the loss there. x gets the new weights."""
+    `point` is the extrapolated point, and `gradient` the gradient of the loss at this point. `metric` gets the step
+    sizes scale * step. x gets the new weights, point - metric * gradient."""
     if x.size <= ALONE:
         _down(x, point, gradient, step, scale, metric)
         return
@@ -61,7 +61,7 @@ def down(x, point, gradient, step, scale, metric):
 
 @njit(**SUMS)
 def _sums(x, point, here, gradient, step, sums):
-    """FISTA kernel: the three sums of the line search over one tile, written to an array of shape [3]."""
+    """FISTA kernel: fill the array `sums` with the three sums over one tile that the function `sums` describes."""
     length = along = turn = 0.0
     for i in range(x.size):
         move = np.float64(x[i]) - point[i]

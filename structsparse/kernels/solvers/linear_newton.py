@@ -3,8 +3,8 @@
 - Each Newton round replaces the loss of a `LinearProblem` by a second-order model (quadratic in the scores).
 - The sum of this model and the penalty is minimised over one block of weights at a time.
 - Let X_g be the columns of the design matrix in block g. Let H be the diagonal matrix of the second derivatives of the
-  loss in the scores. Within block g, the Hessian X_g' H X_g is replaced by a diagonal upper bound: its absolute row
-  sums.
+  loss in the scores. Within block g, the Hessian X_g' H X_g is replaced by an upper bound: the diagonal matrix of the
+  row sums of |X_g|' H |X_g|.
 
 Names used by several functions: `pull` is the gradient of the second-order model in the scores, array [items]. A living
 block has a nonzero weight.
@@ -28,9 +28,9 @@ from structsparse.kernels.solvers.linear_problem import (
     total_loss,
 )
 
-PASSES, SLACK = 20, 0.1  # maximum passes per Newton round; they end below this share of the largest decrease
+PASSES, SLACK = 20, 0.1  # maximum passes per Newton round; they end at a decrease below SLACK * largest decrease
 DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # as PASSES and SLACK, but for passes over the dense Hessian
-DENSE = 16  # one matrix entry in a sparse pass takes as long as this many products in a dense pass
+DENSE = 16  # time for one matrix entry in a sparse pass, in multiplications of a dense pass
 MEMORY = 5  # number of successive moves of the weights that Anderson extrapolation combines
 HALVINGS = 30  # maximum number of halvings of the step length in a line search
 FLOOR = 1e-14  # least curvature as a share of the largest; smaller curvatures are raised to it
@@ -75,12 +75,12 @@ def solve(problem, w, scores, goal, rounds):
 
 @njit(**SERIAL)
 def shortfall(problem, objective, slope, grad, w, blocks, curvature):
-    """Linear Newton kernel: the duality gap over some blocks, with a finite term for unpenalised features.
+    """Linear Newton kernel: the duality gap over the given blocks, with a finite term for unpenalised features.
 
     `slope` and `curvature` are the first and second derivative of the loss in the scores, arrays [items]. `grad` is the
-    gradient of the loss in the weights w, array [features]. The duality gap has a term w * grad for each unpenalised
-    feature, which may be negative. This term is replaced by the decrease of the objective that a Newton step along the
-    feature would bring."""
+    gradient of the loss in the weights w, array [features]. An unpenalised feature adds w * grad to the duality gap;
+    this number may be negative. The function instead adds the decrease of the objective by a Newton step along the
+    feature."""
     scale = 1 / max(gauge(problem, grad, w, blocks), 1.0)
     gap = objective - dual_value(problem, slope, scale, grad, w, blocks)
     for g in blocks:
@@ -118,10 +118,10 @@ def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
 
 @njit(**SERIAL)
 def curvatures(problem, curvature, blocks, bound):
-    """Linear Newton kernel: a diagonal upper bound of the Hessian within each of the given blocks.
+    """Linear Newton kernel: fill `bound` with a diagonal upper bound of the Hessian of each given block.
 
-    bound[j] gets the upper bound for feature j. `curvature` [items] is the second derivative of the loss in the scores.
-    """
+    bound[j] gets the diagonal entry of feature j. `curvature` [items] is the second derivative of the loss in the
+    scores."""
     touched, largest = np.zeros(curvature.size), 0.0
     for g in blocks:
         members = problem.members[problem.bounds[g] : problem.bounds[g + 1]]
@@ -157,7 +157,7 @@ def descend(problem, blocks, w, pull, curvature, bound, buffer):
 
     For each block, minimises an upper bound of the second-order model plus penalty. bound[j] is the curvature of this
     upper bound along feature j. Updates in place the weights w, and the gradient `pull` of the second-order model in
-    the scores. Returns the sum, over the blocks, of the decreases of the upper bounds."""
+    the scores. Returns the total decrease of the upper bounds."""
     values, items, starts, members, bounds, cut, reach, ridge = problem[:8]
     decrease = 0.0
     for g in blocks:
@@ -184,9 +184,9 @@ def descend(problem, blocks, w, pull, curvature, bound, buffer):
 def _minimiser(aim, bound, ratio, weight):
     """Linear Newton kernel: the new weight of one feature in block coordinate descent.
 
-    The new weight v minimises (bound + ratio) / 2 * v^2 - aim * v. `aim` is the soft-thresholded value of bound * old
-    weight - gradient. If the curvature `bound` is 0, the old weight is kept. `ratio` is the result of `norm_ratio` for
-    the block of the feature."""
+    The new weight v minimises (bound + ratio) / 2 * v^2 - aim * v. `aim` is the soft-thresholded value of (bound * old
+    weight - gradient). `ratio` comes from `norm_ratio` for the block of the feature, or is 0 without group lasso. If
+    the curvature `bound` is 0, the old weight is kept."""
     return aim / (bound + ratio) + 0.0 if bound > 0 else weight  # adding 0.0 turns -0.0 into 0.0
 
 
@@ -195,8 +195,8 @@ def norm_ratio(aims, bound, members, reach):
     """Linear Newton kernel: the ratio reach / |v| for the new weights v of a block; infinite if v is zero.
 
     `reach` is the strength of the group lasso, and bound[j] the curvature of the model along feature j. The new weights
-    satisfy v = aims / (bound + reach / |v|), entry by entry. Here `aims` are the soft-thresholded values of bound * old
-    weight - gradient. Newton's method finds the norm |v| from this equation."""
+    satisfy v = aims / (bound + reach / |v|), entry by entry. `aims` are the soft-thresholded values of (bound * old
+    weight - gradient). Newton's method finds the norm |v| from this equation."""
     squares, largest = 0.0, 0.0
     for c in range(aims.size):
         squares += aims[c] * aims[c]
@@ -223,7 +223,7 @@ def norm_ratio(aims, bound, members, reach):
 
 @njit(**SERIAL)
 def _living(problem, w, blocks):
-    """Linear Newton kernel: the living blocks, which are those of the given blocks that have a nonzero weight."""
+    """Linear Newton kernel: the living blocks, those among the given blocks that have a nonzero weight."""
     living, count = np.empty_like(blocks), 0
     for g in blocks:
         if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
@@ -234,7 +234,9 @@ def _living(problem, w, blocks):
 
 @njit(**SERIAL)
 def _is_dense(problem, living):
-    """Linear Newton kernel: whether dense Hessian passes over the living blocks cost less than sparse column passes."""
+    """Linear Newton kernel: whether a pass over the living blocks is cheaper by dense Hessian than by sparse columns.
+
+    Living blocks have a nonzero weight."""
     features, entries = features_of(problem, living), 0
     for j in features:
         entries += problem.starts[j + 1] - problem.starts[j]
@@ -243,11 +245,11 @@ def _is_dense(problem, living):
 
 @njit(**SERIAL)
 def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bound, buffer):
-    """Linear Newton kernel: passes over the sparse columns of the living blocks; returns the number of passes.
+    """Linear Newton kernel: descend by passes over the sparse columns of living blocks; returns the pass count.
 
-    The second-order model expands the loss around the weights `start`. There, `slope` is the gradient of the loss in
-    the scores, and `grad` in the weights. Updates in place the weights w, and the gradient `pull` of the model in the
-    scores."""
+    Living blocks have a nonzero weight. The second-order model expands the loss around the weights `start`. `slope` and
+    `grad` are the gradients of the loss at `start`, in the scores and in the weights. Updates in place the weights w,
+    and the gradient `pull` of the model in the scores."""
     features = features_of(problem, living)
     points, pulls = np.empty((MEMORY + 1, features.size)), np.empty((MEMORY + 1, pull.size))
     other, first, stored = w.copy(), 0.0, 0
@@ -272,8 +274,8 @@ def _descend_sparse(problem, living, w, pull, start, grad, slope, curvature, bou
 def _model(problem, living, features, w, pull, start, grad, slope, curvature):
     """Linear Newton kernel: the value of the second-order model of the objective at the weights w, up to a constant.
 
-    The model expands the loss around the weights `start`. There, `slope` is the gradient of the loss in the scores, and
-    `grad` in the weights. `pull` [items] is the gradient of the model in the scores, at the weights w."""
+    The model expands the loss around the weights `start`. `slope` and `grad` are the gradients of the loss at `start`,
+    in the scores and in the weights. `pull` [items] is the gradient of the model at w, in the scores."""
     value = 0.0
     for i in range(pull.size):
         if curvature[i] > 1e-200:
@@ -286,9 +288,9 @@ def _model(problem, living, features, w, pull, start, grad, slope, curvature):
 
 @njit(**SERIAL)
 def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
-    """Linear Newton kernel: passes over the dense Hessian of the living blocks; returns the number of passes.
+    """Linear Newton kernel: descend by passes over the dense Hessian of the living blocks; returns the pass count.
 
-    The weights w change in place."""
+    Living blocks have a nonzero weight. The weights w change in place."""
     features = features_of(problem, living)
     second = second_derivatives(problem, features, curvature)
     slope, start = np.empty(features.size), w[features]
@@ -306,7 +308,7 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
         points[stored], slopes[stored] = w[features], slope
         stored = (stored + 1) % (MEMORY + 1)
         mix = anderson(points) if stored == 0 else np.empty(0)
-        if mix.size > 0:  # gradients are affine in the weights, and combine with the same coefficients
+        if mix.size > 0:  # gradients are affine in the weights: the same coefficients combine them
             point, its_slope = mix @ points[1:], mix @ slopes[1:]
             value = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
             if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < value:
@@ -318,7 +320,7 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
 def second_derivatives(problem, features, curvature):
     """Linear Newton kernel: the dense Hessian of the loss and the ridge penalty in some features.
 
-    The Hessian is X' H X / N + diag(ridge). X holds the columns of the features in the design matrix. H is the diagonal
+    The Hessian is X' H X / N + diag(ridge). X holds the design matrix columns of the given features. H is the diagonal
     matrix of `curvature` [items], the second derivative of the loss in the scores. N is the number of items."""
     count, size = curvature.size, features.size
     starts = np.zeros(count + 1, np.int64)
@@ -352,7 +354,7 @@ def _dense_pass(problem, living, features, w, slope, second, bound, buffer):
 
     For each living block, minimises an upper bound of the second-order model plus penalty. bound[j] is the curvature of
     this upper bound along feature j. Updates in place the weights w, and the gradient `slope` of the model in the
-    living features. Returns the sum, over the blocks, of the decreases of the upper bounds."""
+    weights of the living blocks. Returns the total decrease of the upper bounds."""
     decrease, a = 0.0, 0
     for g in living:
         b = a + problem.bounds[g + 1] - problem.bounds[g]
@@ -381,7 +383,7 @@ def _add_multiple(x, factor, y):
 
 @njit(**SERIAL)
 def _norms_at(problem, blocks, point):
-    """Linear Newton kernel: the block penalty of some blocks without the ridge term.
+    """Linear Newton kernel: the lasso and group lasso penalty of the given blocks at the weights `point`.
 
     `point` holds the weights of these blocks only, block after block."""
     total, c = 0.0, 0
@@ -400,8 +402,8 @@ def anderson(points):
     """Linear Newton kernel: the coefficients of Anderson extrapolation from the weights after successive passes.
 
     Row p of `points` holds the weights after pass p. There is one coefficient for each row except the first. The
-    coefficients sum to 1. They minimise the norm of the combined differences between successive rows. The result is
-    empty if the rows differ in which weights are zero."""
+    coefficients sum to 1. They minimise the norm of the weighted sum of the differences between successive rows. The
+    result is empty if a weight is zero in one row and nonzero in another."""
     none, last = np.empty(0), points.shape[0] - 1
     for k in range(last):
         for c in range(points.shape[1]):

@@ -125,7 +125,7 @@ def dot(values, items, first, last, x):
 
 @njit(**SERIAL)
 def add_columns(problem, w, chosen, scores):
-    """Linear problem kernel: add the part of X w that comes from the chosen blocks to the scores.
+    """Linear problem kernel: add the contribution of the chosen blocks to the scores X w.
 
     X is the design matrix, and w are the weights."""
     for g in chosen:
@@ -151,7 +151,7 @@ def gradient(problem, slope, chosen, grad):
 
 @njit(**SUMS)
 def block_norms(problem, norms):
-    """Linear problem kernel: for each block, the Frobenius norm of its columns of the design matrix."""
+    """Linear problem kernel: fill norms[g] with the Frobenius norm of the design matrix columns of each block g."""
     for g in range(norms.size):
         total = 0.0
         for m in range(problem.bounds[g], problem.bounds[g + 1]):
@@ -231,8 +231,8 @@ def soft(x, cut):
 def _soft_norms(members, grad, ridge, w, share, cut):
     """Linear problem kernel: the 2-norm and the 1-norm of a block's gradient after soft thresholding.
 
-    Each entry of share * (grad + ridge * w) is soft-thresholded at `cut`. `members` lists the features of the block.
-    `grad` is the gradient of the mean loss in the weights w."""
+    Each entry of share * (grad + ridge * w) is soft-thresholded at `cut`; `share` is a factor. `members` lists the
+    features of the block. `grad` is the gradient of the mean loss in the weights w."""
     squares, absolute = 0.0, 0.0
     for j in members:
         excess = abs(soft(share * (grad[j] + ridge[j] * w[j]), cut))
@@ -287,11 +287,11 @@ def dual_value(problem, slope, scale, grad, w, chosen):
 
 @njit(**SERIAL)
 def distances(problem, grad, w, scale, norms, chosen, out):
-    """Linear problem kernel: the screening distance of each chosen block, up to which its weights stay zero.
+    """Linear problem kernel: fill out[g] with the screening distance of each chosen block g.
 
-    out[g] is the Euclidean distance that the dual point may move before a weight of block g can become nonzero. The
-    dual point is `scale` times the derivative of the mean loss in the scores. `norms` comes from `block_norms`. The
-    distance is minus infinity for an unpenalised block, and for a block with a nonzero weight."""
+    The dual point may move by this Euclidean distance before a weight of the block can become nonzero. The dual point
+    is `scale` times the derivative of the mean loss in the scores. `norms` comes from `block_norms`. The distance is
+    minus infinity for an unpenalised block, and for a block with a nonzero weight."""
     members, bounds, ridge = problem.members, problem.bounds, problem.ridge
     for g in chosen:
         cut, reach = problem.cut[g], problem.reach[g]

@@ -34,12 +34,12 @@ class TaggedCorpus(NamedTuple):
 
 
 class FeatureRows(NamedTuple):
-    """Online chain kernel: the emission weights of a tagger, in a table with one row per feature.
+    """Online chain kernel: the emission weights of a tagger, in a table with rows for features.
 
     If `slots` is empty, feature f has row f. Otherwise it has row slots[f], or no row if slots[f] is -1."""
 
     weights: np.ndarray  # [rows, labels]: emission weights
-    past: np.ndarray  # [rows, labels]: sum of (weight change * count of sentences before it), for averaged weights
+    past: np.ndarray  # [rows, labels]: sum of (weight change * count of earlier sentences), for averaged weights
     slots: np.ndarray  # int32 [features]: the row of each feature; empty if feature f has row f
     features: np.ndarray  # int64 [rows]: the feature of each row; empty if row f belongs to feature f
 
@@ -80,13 +80,13 @@ class ChainScratch(NamedTuple):
 
     emissions: np.ndarray  # [longest, width]: emission scores of a sentence
     scores: np.ndarray  # [longest, width]: score of the best label sequence that ends in each label, at each token
-    arrivals: np.ndarray  # [width]: score of the best label sequence up to each label, without its emission
+    arrivals: np.ndarray  # [width]: score of the best label sequence that ends in each label, without the last emission
     transitions: np.ndarray  # [width, width]: transition weights; minus infinity for padding
     rival: np.ndarray  # int64 [longest]: the rival labels
-    counts: np.ndarray  # int32 [features of one sentence, labels]: gold minus rival count of feature and label
+    counts: np.ndarray  # int32 [features of one sentence, labels]: gold minus rival count of each (feature, label)
     moving: np.ndarray  # int64 [features of one sentence]: the weight table rows that an update changes
     place: np.ndarray  # int32 [rows]: the index of each row in `moving`, or -1 if absent
-    pairs: np.ndarray  # int32 [labels, labels]: gold minus rival counts of label pairs; 0 between updates
+    pairs: np.ndarray  # int32 [labels, labels]: gold minus rival count of (previous label, label); 0 between updates
 
 
 @njit(**PLAIN)
@@ -224,7 +224,7 @@ def _best(emissions, labels, scratch, path):
 
 @njit(**PLAIN)
 def _total(emissions, path, labels):
-    """Online chain kernel: the score of a label sequence from its emissions, transitions, start and end."""
+    """Online chain kernel: the score of the label sequence `path`: emission, transition, start and end scores."""
     total = float(labels.start[path[0]]) + float(labels.end[path[-1]])
     for t in range(len(path)):
         total += float(emissions[t, path[t]])
@@ -271,7 +271,7 @@ def _add_rows(corpus, first, gold, rival, rows, held):
 def _length(corpus, first, gold, rival, rows, scratch):
     """Online chain kernel: the squared norm of the gold minus the rival feature vector, for step sizes.
 
-    The vectors count features with labels, label pairs, and the first and last label."""
+    A feature vector counts (feature, label) pairs, pairs of neighbouring labels, the first label and the last label."""
     counts, place_of, pairs, moving = scratch.counts, scratch.place, scratch.pairs, scratch.moving
     ids, offsets, slots, growing = corpus.ids, corpus.offsets, rows.slots, len(rows.slots) > 0
     rows_moving, total = 0, 0
@@ -332,8 +332,8 @@ def _move_rows(corpus, first, gold, rival, rows, step, late, averaging):
 def _move_labels(gold, rival, labels, step, late, averaging):
     """Online chain kernel: update the transition, start and end weights of gold and rival labels.
 
-    Where gold and rival differ, gold weights gain `step` and rival weights lose `step`. The sums for averaging gain and
-    lose `late`, which is `step` times the count of earlier sentences."""
+    Where gold and rival differ, the weights of gold labels gain `step` and those of rival labels lose `step`. The sums
+    for averaging gain and lose `late`, which is `step` times the count of earlier sentences."""
     kind = labels.start.dtype.type
     for path, sign in ((gold, 1.0), (rival, -1.0)):
         move, past = kind(sign * step), kind(sign * late)

@@ -1,4 +1,4 @@
-"""Online relation kernel: passive-aggressive learning of a classifier of arcs by dependency relation, on one thread."""
+"""Online relation kernel: passive-aggressive learning of a classifier that labels arcs with dependency relations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ PLAIN = {"cache": True, "nogil": True}
 def sweep(ids, offsets, gold, order, cap, weights, past, clock):
     """Online relation kernel: learn dependency relations from a list of arcs, with passive-aggressive updates.
 
-    The gold relation of each arc should lead every other relation by a score of 1. The step is the least that gives
-    this lead, but at most `cap`.
+    The score of an arc's gold relation should exceed the scores of all other relations by 1. The step size of an update
+    is the least that achieves this, but at most `cap`.
 
     - Arc a has the features ids[offsets[a] : offsets[a + 1]] and the gold relation gold[a].
     - `order` lists the arcs to learn from.
     - `weights` and `past` are arrays [features, relations].
-    - `past` sums each weight change times the count of arcs before it, for averaged weights.
-    - `clock` is the count of arcs before this pass.
+    - `past` sums each weight change times the count of arcs before the change, for averaged weights.
+    - `clock` is the count of arcs that were processed before this call.
 
     Returns the count of updates."""
     relations, updates = weights.shape[1], 0

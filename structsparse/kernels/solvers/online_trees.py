@@ -33,13 +33,13 @@ class ParsedCorpus(NamedTuple):
 
 
 class TreeScratch(NamedTuple):
-    """Online tree kernel: work memory for the difference between the feature counts of two trees.
+    """Online tree kernel: work memory for the feature counts of the gold tree minus those of the rival.
 
-    They are the gold tree and the rival, the best tree that the search finds."""
+    The rival is the best tree that the search finds."""
 
     counts: np.ndarray  # int16 [features]: gold minus rival count of each feature; 0 between updates
-    moving: np.ndarray  # int32: the features whose weights change; room for all features of both trees
-    amounts: np.ndarray  # int16, as long as `moving`: gold minus rival count of each of its features
+    moving: np.ndarray  # int32: the features whose weights change; room for all features of gold and rival tree
+    amounts: np.ndarray  # int16, as long as `moving`: gold minus rival count of each feature in `moving`
     longest: int  # number of words in the longest sentence
 
 
@@ -62,7 +62,7 @@ def sweep(corpus, order, weights, past, projective, single, rule, scratch, clock
         gold_score = tree_score(arcs, gold)
         add_cost(arcs, gold, rule.cost)
         work[:size, :size] = arcs
-        solve(work[:size, :size], projective, single, rival, crossing, nested)  # a tree exists: all arcs are allowed
+        solve(work[:size, :size], projective, single, rival, crossing, nested)  # all arcs are allowed, so a tree exists
         loss = max(0.0, tree_score(arcs, rival[1:]) - gold_score)
         changed, length = _difference(corpus, first, gold, rival, scratch)
         step = rule.rate if changed > 0 else 0.0

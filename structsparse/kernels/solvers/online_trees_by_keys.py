@@ -1,7 +1,7 @@
 """Online tree kernels by hashed keys: learning of dependency parsers with a growing hash table of weights.
 
 - The score of an arc is the sum of the weights of its features, one feature per template.
-- Each feature has a hashed key. Keys are not stored, but computed whenever they are needed.
+- Each feature has a hashed key. The keys of an arc are computed whenever they are needed.
 - A base is a feature template without the direction and the distance of the arc. Several templates may share a base.
 - The key adds up hashes of the head token, the modifier token, the words between them, and direction with distance. The
   sums for each token and each base are computed once per sentence.
@@ -30,28 +30,28 @@ _ONE = np.uint64(1)
 class TemplateAtoms(NamedTuple):
     """Online tree kernel by hashed keys: the atoms of all tokens, and how templates combine atoms.
 
-    An atom is the hash of one attribute of a token. The key of a feature is a sum of atoms with its bits mixed. A place
-    is the index of a token or root in the corpus. A base is a template without the direction and the distance of the
-    arc."""
+    An atom is the hash of one attribute of a token. The key of a feature sums atoms and other hashes, and mixes the
+    bits of the sum. A place is the index of a token or root in the corpus. A base is a template without the direction
+    and the distance of the arc."""
 
     starts: np.ndarray  # int64 [sentences + 1]: the place of the root of each sentence; its words follow
     values: np.ndarray  # uint64 [attributes, places]: hash of each attribute of each token or root
-    parts: np.ndarray  # uint64 [places]: one bit set per part of speech; empty if no template uses words between
+    parts: np.ndarray  # uint64 [places]: the part of speech, as the one bit that is set; empty if no template needs it
     classes: np.ndarray  # int64, as long as `parts`: bits that mark verbs, punctuation and conjunctions
     salts: np.ndarray  # uint64 [KINDS]: hash salt for each way to summarise the words between head and modifier
     atoms: np.ndarray  # int64: attributes (rows of `values`) that each base uses, base after base
     bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms`: first head atom, first modifier atom, end
-    gaps: np.ndarray  # int64 [bases]: which summary of the words between each base uses; KINDS means none
-    bases: np.ndarray  # int64 [templates]: the base of each template, which lacks direction and distance
-    places: np.ndarray  # uint64 [2 * BINS, templates]: hash to add for each arc direction and distance bin
+    gaps: np.ndarray  # int64 [bases]: which summary of words between head and modifier a base uses; KINDS for none
+    bases: np.ndarray  # int64 [templates]: index of the base (template without direction and distance) of each template
+    places: np.ndarray  # uint64 [2 * BINS, templates]: hash to add for each pair of arc direction and distance bin
 
 
 class KeyedRows(NamedTuple):
-    """Online tree kernel by hashed keys: the features of a growing table, in arrays with room for more features."""
+    """Online tree kernel by hashed keys: the features of a growing weight table, row by row, with room for more."""
 
     keys: np.ndarray  # uint64 [maximum rows]: the feature key of each row
     templates: np.ndarray  # int32 [maximum rows]: the template that the feature of each row comes from
-    past: np.ndarray  # float32 [maximum rows]: sum of (weight change * count of sentences before it); may be empty
+    past: np.ndarray  # float32 [maximum rows]: sum of (weight change * count of earlier sentences); empty if not used
 
 
 class PartialKeys(NamedTuple):
@@ -62,13 +62,13 @@ class PartialKeys(NamedTuple):
 
     heads: np.ndarray  # uint64 [tokens, bases]: sum of the hashes of each token as a head
     modifiers: np.ndarray  # uint64 [tokens, bases]: sum of the hashes of each token as a modifier
-    between: np.ndarray  # uint64 [KINDS + 1, arcs]: hashed summaries of the words between; the last row is 0
-    bases: np.ndarray  # uint64 [bases]: keys of one arc, still without direction and distance
-    keys: np.ndarray  # uint64 [2, templates]: the feature keys of the previous arc and the current arc, in turn
+    between: np.ndarray  # uint64 [KINDS + 1, arcs]: hashed summaries of words between head and modifier; last row 0
+    bases: np.ndarray  # uint64 [bases]: partial keys of one arc, without direction and distance
+    keys: np.ndarray  # uint64 [2, templates]: feature keys of the current and the previous arc, in alternating rows
 
 
 class TreeDifference(NamedTuple):
-    """Online tree kernel by hashed keys: the feature counts of one tree minus another.
+    """Online tree kernel by hashed keys: the feature counts of one tree minus those of another.
 
     The counts are in a hash table with one cell per feature. Between updates all cells are empty."""
 
@@ -81,7 +81,7 @@ class TreeDifference(NamedTuple):
 
 @njit(**PLAIN)
 def partial_keys_for(atoms, longest):
-    """Online tree kernel by hashed keys: work memory for sentences of at most `longest` words."""
+    """Online tree kernel by hashed keys: work memory for partial keys, for sentences of at most `longest` words."""
     bases, templates = len(atoms.gaps), len(atoms.bases)
     arcs = longest**2 if len(atoms.parts) else 0
     return PartialKeys(
@@ -107,8 +107,8 @@ def difference_for(templates, longest):
 def sum_atoms(says, sentence, sums):
     """Online tree kernel by hashed keys: sum the atoms of a sentence into partial keys.
 
-    Atoms are hashes of token attributes. Fills `sums` with the sums for each token as a head and as a modifier, and
-    with the hashed summaries of the words between any two tokens."""
+    Atoms are hashes of token attributes. Fills `sums` with the sums of each token as a head, the sums of each token as
+    a modifier, and the hashed summaries of the words between any two tokens."""
     root, tokens = says.starts[sentence], says.starts[sentence + 1] - says.starts[sentence]
     for b in range(len(says.gaps)):
         for end, sums_of_tokens in ((0, sums.heads), (1, sums.modifiers)):
@@ -125,7 +125,7 @@ def sum_atoms(says, sentence, sums):
 
 @njit(**PLAIN)
 def _keys_of(says, sums, head, modifier, tokens, keys):
-    """Online tree kernel by hashed keys: compute the keys [templates] of the features of one arc."""
+    """Online tree kernel by hashed keys: fill `keys` with the feature keys of one arc, one per template."""
     bases, heads, modifiers = sums.bases, sums.heads[head], sums.modifiers[modifier]
     for b in range(len(bases)):
         bases[b] = heads[b] + modifiers[b]
@@ -140,7 +140,7 @@ def _keys_of(says, sums, head, modifier, tokens, keys):
 
 @njit(**PLAIN)
 def _weigh_all(slots, keys):
-    """Online tree kernel by hashed keys: the score of an arc, which is the sum of its feature weights."""
+    """Online tree kernel by hashed keys: the score of an arc, the sum of the weights of its feature keys."""
     total = 0.0
     for k in range(len(keys)):
         total += weigh(slots, keys[k])
@@ -189,9 +189,9 @@ def sweep(says, gold, order, done, slots, rows, held, most, open, trees, rule, m
     """Online tree kernel by hashed keys: learn a parser from the sentences order[done:].
 
     - The caller has already processed `clock` sentences before order[0].
-    - The first `held` rows of the table are in use, of at most `most`.
+    - The weight table has room for `most` rows. The first `held` rows are in use.
     - `trees` holds two flags: whether trees must be projective, and whether they must have a single root.
-    - `open` tells whether features may be added to the table.
+    - `open` tells whether features may be added to the table. If not, unknown features are ignored.
     - The pass ends early if the table may lack room for the features of the next sentence.
 
     Returns five numbers: count of processed entries of `order`, count of table rows in use, sum of losses, sum of step

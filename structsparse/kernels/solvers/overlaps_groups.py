@@ -13,7 +13,7 @@ from numba import njit
 
 from structsparse.kernels.solvers.linear_problem import SERIAL
 
-LOOK, SURE = 10, 0.01  # in `hold`: rounds between two checks of the duality gap; relative gap that ends it
+LOOK, SURE = 10, 0.01  # `hold` checks the duality gap every LOOK rounds, and ends if it is at most SURE * objective
 MUCH = 0.3  # in `hold`: a group becomes living if its residual exceeds this share of the largest residual
 
 
@@ -43,10 +43,10 @@ def group_squares(sets, W, out):
 
 @njit(**SERIAL)
 def pulls(sets, factors, rows, squares, out):
-    """Overlaps solver kernel of row groups: the curvature of a quadratic upper bound of the penalty in each row.
+    """Overlaps solver kernel of row groups: the curvature of the penalty's quadratic upper bound in each given row.
 
     out[j] gets squares[j] plus the sum of factors[g] over the groups g of row j. squares[j] is the ridge strength of
-    the row. factors[g] is the curvature of the upper bound of the norm of group g."""
+    row j. factors[g] is the curvature of the upper bound for group g."""
     for j in rows:
         total = squares[j]
         for a in range(np.uint64(sets.starts[j]), np.uint64(sets.starts[j + 1])):
@@ -58,8 +58,8 @@ def pulls(sets, factors, rows, squares, out):
 def awake(W, G, cut, allowed):
     """Overlaps solver kernel of row groups: the indices of the active rows among the allowed rows.
 
-    A row is active if one of its weights is nonzero, or if an absolute value of its gradient exceeds `cut`, the lasso
-    strength. G [rows, outputs] is the gradient of the loss in W, and `allowed` [rows] is a mask."""
+    A row is active if it has a nonzero weight, or a gradient entry whose absolute value exceeds the lasso strength
+    `cut`. G [rows, outputs] is the gradient of the loss in the weights W. `allowed` [rows] is a mask."""
     rows, size = np.empty(W.shape[0], np.int64), 0
     for j in range(W.shape[0]):
         if allowed[j]:
@@ -102,8 +102,8 @@ def _gap_is_small(sets, starts, rows, duals, sizes):
 
         sum_j v_j (v_j + sum_g xi_gj)  -  sum_g reach_g ||v_g||  -  1/2 |v|^2
 
-    with the dual vector xi_g and the penalty strength reach_g of each group g. The gap to the primal objective 1/2
-    |v|^2 is small if it is at most SURE times this objective."""
+    with the dual vector xi_g and the penalty strength reach_g of each group g. The primal objective is 1/2 |v|^2. The
+    gap is small if it is at most SURE times the primal objective."""
     squares, slack = 0.0, 0.0
     for j in range(sizes.size):
         squares += sizes[j] * sizes[j]
@@ -129,7 +129,7 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
     by block coordinate descent over the groups. The first value of xi_gj is factors[g] * guess[j].
 
     - `sizes` becomes the vector of residuals.
-    - The descent ends when no residual exceeds the tolerance, when a round changes no value by more than the tolerance,
+    - The descent ends when no residual exceeds the tolerance, when a round changes no xi_gj by more than the tolerance,
       or when the duality gap is small.
     - Returns a mask of the groups that should become living first: those with ||xi_g|| = reach_g and a large residual.
     """
@@ -189,9 +189,10 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
 
 @njit(**SERIAL)
 def move_copies(sets, order, bounds, W, copies, duals, rho, over, sums, moved):
-    """Overlaps solver kernel of row groups: one ADMM step of the copies v and the scaled duals u of all groups.
+    """Overlaps solver kernel of row groups: update the copies v and the scaled duals u of all groups by an ADMM step.
 
-    Each row of W has one copy for each group that contains it. M w denotes W repeated in this way. The step sets
+    Each row of W has one copy for each group that contains it. M w denotes W with its rows repeated in this way. The
+    step sets
 
     - v to the prox of the group norms at M w - u, with over-relaxation factor `over` and ADMM penalty `rho`,
     - then u to u + v - M w,

@@ -1,7 +1,7 @@
 """Overlaps Newton kernels: Newton steps on nonzero weights under overlapping group lasso, by conjugate gradients.
 
-The norm of a group with a nonzero weight is smooth, so the penalty has an exact Hessian. W [rows, outputs] holds the
-weights of a linear model, and W_g the rows of group g. All numbers are float64.
+The norm of a group is smooth where the group has a nonzero weight. The penalty therefore has an exact Hessian in the
+nonzero weights. W [rows, outputs] holds the weights of a linear model. All numbers are float64.
 """
 
 import numpy as np
@@ -24,8 +24,9 @@ from structsparse.kernels.solvers.overlaps_problem import (
 def true_penalty(sets, W, rows, cut, squares, norms, eps=0.0):
     """Overlaps Newton kernel: the overlapping group penalty at W, with lasso and ridge.
 
-    Rows of W outside `rows` are zero. norms[g] gets the norm ||W_g|| of the rows of group g. With eps > 0, the penalty
-    uses sqrt(||W_g||^2 + eps^2) - eps in place of each norm."""
+    Rows of W outside `rows` are zero. `cut` is the lasso strength, and squares[j] the ridge strength of row j. norms[g]
+    gets the norm ||W_g||, where W_g holds the rows of group g. With eps > 0, the penalty uses sqrt(||W_g||^2 + eps^2) -
+    eps in place of each norm."""
     norms[:] = 0
     total = 0.0
     for j in rows:

@@ -3,8 +3,8 @@
 - W [rows, outputs] holds the weights. Row j of W belongs to column j of the sparse design matrix X.
 - The scores F = (X W)' + bias have the shape [outputs, items]. The loss is a mean over items.
 - `slope` and `bend` [outputs, items] hold the first and second derivative of each item's loss in its scores.
-- Exception: for softmax, `bend` holds the probabilities p of the outputs. The second derivative is then the matrix
-  diag(p) - p p'.
+- Exception: for softmax, `bend` holds the probabilities p of the outputs. The second derivative for an item is then
+  the matrix diag(p) - p p'.
 
 All numbers are float64.
 """
@@ -87,7 +87,7 @@ def _softmax(targets, F, slope, bend):
         gold = int(targets[i])
         slope[gold, i] = 0.0
         for k in range(outputs):
-            slope[gold, i] -= slope[k, i] if k != gold else 0.0  # p - 1 of the gold class, without cancellation
+            slope[gold, i] -= slope[k, i] if k != gold else 0.0  # equals p - 1 for the gold class, without cancellation
         total += np.log(total_mass) + top - F[gold, i]
     return total / count
 
@@ -160,8 +160,8 @@ def add_column(data, j, weight, x):
 def _coupled_dot(values, items, first, last, p, e, mean):
     """Overlaps problem kernel: the dot product of a sparse column with p * (e - mean), for softmax.
 
-    p, e and `mean` are arrays [items]. p holds the probabilities of one output, and e the change of its scores. `mean`
-    is the mean change of the scores over all outputs, weighted by their probabilities."""
+    p, e and `mean` are arrays [items]. For one output, p holds its probabilities, and e the changes of its scores.
+    `mean` is the mean change of the scores over all outputs, weighted by their probabilities."""
     total = 0.0
     for a in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(items[a])
@@ -200,7 +200,7 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
     - Coordinate descent on the second-order model of the loss gives a direction.
     - Zero weights stay zero if that is optimal for the gradient at the start.
     - A line search moves W, the bias and the scores F along the direction.
-    - `slope`, `bend` and G are the derivatives of the loss at the first W. `slope` and `bend` are updated.
+    - `slope`, `bend` and G are the derivatives of the loss at the initial W. `slope` and `bend` are updated.
 
     Returns the new mean loss, and the largest violation of optimality at the start. The violation of a weight is the
     least absolute value among the subgradients of the objective in this weight."""
@@ -250,11 +250,11 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
 
 @njit(**SERIAL)
 def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, pull, mean):
-    """Overlaps problem kernel: minimise the second-order model over one weight; returns the change of the weight.
+    """Overlaps problem kernel: minimise model plus penalty over one weight; returns the change of the weight.
 
-    `ahead` [items] is the change of the scores so far. For softmax, `bend` holds the probabilities of one output, and
-    `mean` the mean change of the scores over all outputs. For other losses, `pull` is bend * ahead. Updates `ahead`,
-    and `mean` or `pull`."""
+    The model is the second-order model of the loss. `ahead` [items] is the change of the scores of the weight's output
+    so far. For softmax, `bend` holds the probabilities of this output, and `mean` the mean score change over all
+    outputs. For other losses, `pull` is bend * ahead. Updates `ahead`, and `mean` or `pull`."""
     first, last = data.starts[j], data.starts[j + 1]
     if data.kind == SOFTMAX:
         total = _coupled_dot(data.values, data.items, first, last, bend, ahead, mean)

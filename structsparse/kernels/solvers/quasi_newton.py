@@ -48,7 +48,7 @@ def merge(old, kept, new, places, of_old, of_new):
 
 @njit(**SERIAL)
 def coordinate_descent(V, W, gradient, base, Q, R, diagonal, cut, ridge, sweeps, tolerance):
-    """Quasi-Newton kernel: coordinate descent on the quadratic model plus lasso and ridge; returns the sweeps.
+    """Quasi-Newton kernel: coordinate descent on the quadratic model plus lasso and ridge; returns the sweep count.
 
     Let W be the current weights and `gradient` the gradient of the loss at W. The new weights are
 

@@ -31,11 +31,11 @@ def room(size, projective):
 
 @njit(**PLAIN)
 def solve(work, projective, single, heads, crossing, nested):
-    """Best-trees kernel: fill heads [n + 1] with the best tree of one sentence; returns whether a tree exists.
+    """Best-trees kernel: fill `heads` with the best tree of one sentence; returns whether a tree exists.
 
-    The sentence has n tokens. `work` holds the arc scores, with a row per modifier and a column per head, and is
-    overwritten. `projective` and `single` tell whether the tree must be projective, and whether it must have a single
-    root."""
+    The sentence has n tokens, and `heads` the shape [n + 1]. `work` holds the arc scores, with a row per modifier and a
+    column per head, and is overwritten. `projective` and `single` tell whether the tree must be projective, and whether
+    it must have a single root."""
     if projective:
         return best_nested(work, single, heads, nested)
     return best_crossing(work, single, heads, crossing)
@@ -43,7 +43,7 @@ def solve(work, projective, single, heads, crossing, nested):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
-    """Best-trees kernel: the best trees of the sentences of one chunk."""
+    """Best-trees kernel: fill `heads` with the best trees of the given sentences, one chunk of the batch."""
     work, crossing, nested = room(scores.shape[1], projective)
     tree = np.empty(scores.shape[1], np.int64)
     for b in sentences:
@@ -58,9 +58,9 @@ def _best_chunk(sentences, scores, lengths, projective, single, heads, exists):
 
 @njit(parallel=True, **PLAIN)
 def best(scores, lengths, projective, single, heads, exists):
-    """Best-trees kernel: fill heads [batch, n] with the best trees of a batch, 0 beyond the length of a sentence.
+    """Best-trees kernel: fill heads [batch, n] with the best tree of each sentence, and 0 beyond its length.
 
-    exists [batch] gets whether each sentence has a tree."""
+    Fills exists [batch] with whether a sentence has a tree."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # one thread is faster for one chunk
         _best_chunk(range(len(lengths)), scores, lengths, projective, single, heads, exists)
@@ -137,10 +137,10 @@ def _add_to_pool(tree, total, place, barred, count, needed, pool):
 
 @njit(**PLAIN)
 def _partition(scores, bounds, first, parent, barred, count, needed, projective, single, rooms, pool):
-    """Best-trees kernel: divide the set of tree `parent` into smaller sets (Lawler); returns the pool's tree count.
+    """Best-trees kernel: divide the set of trees with best tree `parent`; returns the pool's tree count.
 
-    All trees of the set have the heads of `parent` for the tokens before `first`. The best tree of each smaller set is
-    added to the pool."""
+    The smaller sets are those of Lawler's method. All trees of the given set have the heads of `parent` for the tokens
+    before `first`. The best tree of each smaller set is added to the pool."""
     work, crossing, nested = rooms
     tree, fixed = np.empty(len(parent), np.int64), _tree_score(scores, parent[:first])
     for place in range(first, len(parent)):
@@ -188,7 +188,7 @@ def _best_k(scores, projective, single, rooms, pool, heads, totals):
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, scores, lengths, projective, single, heads, totals):
-    """Best-trees kernel: the k best trees of the sentences of one chunk."""
+    """Best-trees kernel: fill `heads` with the k best trees of the given sentences, one chunk of the batch."""
     size, k = scores.shape[1], totals.shape[1]
     work, crossing, nested = room(size, projective)
     pool = np.empty((k, size), np.int64), np.empty(k), np.empty(k, np.int64), np.empty((k, size), np.bool_)

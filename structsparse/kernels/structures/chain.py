@@ -52,7 +52,7 @@ def _exponentials(scores):
             peak, lowest = max(peak, score), min(lowest, score)
     out = np.empty(flat.size)
     for k in range(flat.size):
-        # `tame` becomes False for NaN and for infinite scores, and if no score is allowed
+        # `tame` becomes False for NaN, for plus infinity, and if no score is allowed
         tame &= peak > -np.inf and (flat[k] == -np.inf or flat[k] - lowest <= REACH)
         out[k] = math.exp(flat[k] - peak)
     return out.reshape(scores.shape), peak, tame
@@ -303,7 +303,7 @@ def chunk_count(sentences):
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, totals):
-    """Chain kernel: forward recursion over the sentences of one chunk, in log-space where necessary."""
+    """Chain kernel: forward recursion over the given sentences, one chunk of the batch; in log-space if necessary."""
     lifted = np.empty(alphas.shape[1:])
     for b in sentences:
         size = lengths[b]
@@ -333,7 +333,7 @@ def forward(emissions, lengths, transitions, start, end, alphas, in_logs, totals
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, emissions, lengths, shared, tables, alphas, in_logs, weights, nodes, steps, ends):
-    """Chain kernel: backward recursion over the sentences of one chunk, in log-space where necessary."""
+    """Chain kernel: backward recursion over the given sentences, one chunk of the batch; in log-space if necessary."""
     lifted = np.empty(alphas.shape[1:])
     edges = np.empty(shared[0].shape)
     labels = len(steps)
@@ -359,8 +359,8 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
 
     log Z_b is the log-partition of sentence b. Fills nodes [batch, time, labels] with the gradient in the emissions,
     and with 0 beyond the length of a sentence. Adds the gradient in the transition scores to steps [chunks, labels,
-    labels]. Adds the gradient in the start and end scores to ends [chunks, 2, labels]. The caller sums both over the
-    chunks."""
+    labels]. Adds the gradient in the start and end scores to ends [chunks, 2, labels]. The caller sums `steps` and
+    `ends` over the chunks."""
     shared = _widen(transitions, start, end)
     tables = _tables(shared, len(start))
     chunks = len(steps)
@@ -405,7 +405,7 @@ def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
-    """Chain kernel: Viterbi search on the sentences of one chunk."""
+    """Chain kernel: Viterbi search on the given sentences, one chunk of the batch."""
     scores, arrivals = np.empty(len(start)), np.empty(len(start))
     origins = np.empty(emissions.shape[1:], np.int64)
     for b in sentences:
@@ -417,7 +417,9 @@ def _best_chunk(sentences, emissions, lengths, transitions, start, end, paths):
 
 @njit(parallel=True, **PLAIN)
 def best(emissions, lengths, transitions, start, end, paths):
-    """Chain kernel: Viterbi search on a batch; fills paths [batch, time] with the best labels, 0 beyond the length."""
+    """Chain kernel: Viterbi search on a batch; fills paths [batch, time] with the best labels.
+
+    Entries beyond the length of a sentence are 0."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _best_chunk(range(len(lengths)), emissions, lengths, transitions, start, end, paths)
@@ -432,6 +434,8 @@ def best(emissions, lengths, transitions, start, end, paths):
 @njit(**PLAIN)
 def _merge(before, steps, heads, scores, origins):
     """Chain kernel: merge the sorted path scores of all preceding labels into the best scores of one label.
+
+    A path is a label sequence.
 
     - before [labels, ranks] holds the path scores of each preceding label, in descending order.
     - steps[i] is the score of the step from label i.
@@ -454,9 +458,9 @@ def _merge(before, steps, heads, scores, origins):
 
 @njit(**PLAIN)
 def _best_k(emissions, back, start, end, before, after, heads, origins, paths, totals):
-    """Chain kernel: fill paths [ranks, time] and totals [ranks] with the k best paths of one chain and their scores.
+    """Chain kernel: fill paths [ranks, time] and totals [ranks] with the k best label sequences and their scores.
 
-    `back` holds the transition scores as an array [to, from]."""
+    All belong to one sentence, and `ranks` is k. `back` holds the transition scores as an array [to, from]."""
     time, ranks = len(emissions), len(totals)
     before[:] = -np.inf
     for j in range(len(end)):
@@ -480,7 +484,7 @@ def _best_k(emissions, back, start, end, before, after, heads, origins, paths, t
 
 @njit(**PLAIN)
 def _best_k_chunk(sentences, emissions, lengths, back, start, end, paths, totals):
-    """Chain kernel: the k best paths of the sentences of one chunk."""
+    """Chain kernel: fill `paths` with the k best label sequences of the given sentences, one chunk of the batch."""
     labels, ranks = len(end), totals.shape[1]
     before, after = np.empty((labels, ranks)), np.empty((labels, ranks))
     heads, origins = np.empty(labels, np.int64), np.empty((emissions.shape[1], labels, ranks), np.int32)
@@ -496,7 +500,7 @@ def best_k(emissions, lengths, transitions, start, end, paths, totals):
     """Chain kernel: fill paths [batch, ranks, time] and totals [batch, ranks] with the k best label sequences.
 
     `ranks` is k, and totals are the scores of the sequences. Paths are 0 beyond the length of a sentence. If a sentence
-    has fewer than k label sequences, the other totals are minus infinity and the other paths are 0."""
+    has fewer than k label sequences, the remaining totals are minus infinity and the remaining paths are 0."""
     back = transitions.T.copy()
     chunks = chunk_count(len(lengths))
     if chunks == 1:

@@ -3,8 +3,8 @@
 - Each SIMD vector holds one number per sentence. The place of a sentence in the vectors is called its lane.
 - Within a group of 16, shorter sentences are padded at the end.
 - Probabilities are float32. They are divided by their sum at each token. Losses are float64.
-- The transition scores may differ by at most REACH, and so may the emissions of each token. Otherwise the loss of the
-  sentence is NaN, and the kernels of `chain` compute it again.
+- The transition scores may differ by at most REACH. The same holds for the emissions of each token. Otherwise losses
+  are NaN, and the kernels of `chain` compute these sentences again.
 - Groups are distributed over chunks. The number of chunks depends on the batch alone. Results therefore do not depend
   on the number of threads.
 """
@@ -31,9 +31,9 @@ from structsparse.kernels.simd import (
     total,
 )
 
-REACH = 40.0  # largest difference of scores; the smallest probability is exp(-2 * REACH), in the range of float32
+REACH = 40.0  # largest allowed difference of scores; exp(-2 * REACH), the least probability, is a normal float32
 MOST_CHUNKS = 16  # maximum number of chunks that a batch is split into
-_DEEP = 8  # number of sums that are multiplied before one logarithm is taken of the product
+_DEEP = 8  # number of time steps whose normalisers are multiplied before one logarithm is taken of the product
 
 _one, _zero = np.float32(1.0), np.float32(0.0)
 _TO_BINARY = np.float32(1.4426950408889634)  # 1 / log 2
@@ -95,11 +95,11 @@ def _near(scores, peak):
 
 @njit(**PLAIN)
 def _lift(flat, labels, begins, lengths, t, weights, peaks):
-    """SIMD chain kernel: exponentials of the emissions of 16 sentences at time t; returns whether they keep to REACH.
+    """SIMD chain kernel: exponentials of the emissions of 16 sentences at time t; returns False if out of range.
 
     Fills weights [labels, LANES] with exp(emission - peak), where `peak` is the largest emission of the token. Beyond
-    the end of a sentence, the weights are 1. Fills peaks [LANES] with `peak`. Returns False if emissions of one token
-    differ by more than REACH."""
+    the end of a sentence, the weights are 1. Fills peaks [LANES] with `peak`. Emissions are out of range if those of
+    one token differ by more than REACH."""
     for lane in range(LANES):
         place = (begins[lane] + t) * labels
         if t < lengths[lane]:
@@ -176,10 +176,11 @@ def _divide(values, labels, sums):
 
 @njit(**PLAIN)
 def _forward(flat, labels, begins, lengths, shared, lifted, alphas, totals):
-    """SIMD chain kernel: forward recursion over 16 sentences; returns False if emissions exceed REACH.
+    """SIMD chain kernel: forward recursion over 16 sentences; returns False if emissions are out of range.
 
-    Fills totals [LANES] with the log-partition of each sentence. Fills lifted [time, width * LANES] with exponentials
-    of emissions. Fills alphas [time, width * LANES] with the forward probabilities, which sum to one at each token."""
+    Emissions are out of range if those of one token differ by more than REACH. Fills totals [LANES] with the
+    log-partition of each sentence. Fills lifted [time, width * LANES] with exponentials of emissions. Fills alphas
+    [time, width * LANES] with the forward probabilities, which sum to one at each token."""
     back, _, first, last, step_peak, ends_peak, _ = shared
     peaks, sums, products = np.empty(LANES, np.float32), np.empty(LANES, np.float32), np.ones(LANES)
     for lane in range(LANES):
@@ -244,13 +245,13 @@ def _backward(flat, labels, begins, lengths, shared, lifted, alphas, rights):
         _product(alphas[t - 1], beta, labels, node, sums)
         for lane in range(LANES):
             if t >= lengths[lane]:
-                sums[lane] = np.inf  # the sentence has ended, so it has no transition at time t
+                sums[lane] = np.inf  # the sentence ends before t: division by infinity leaves no transition
         _divide(right, labels, sums)
 
 
 @njit(**PLAIN)
-def _outer_sum(lefts, rights, time, width, sums):  # two [time, width * LANES] -> [width, width]
-    """SIMD chain kernel: expected transitions of 16 sentences, not yet multiplied by the transition weights.
+def _outer_sum(lefts, rights, time, width, sums):  # lefts, rights: [time, width * LANES]; sums: [width, width]
+    """SIMD chain kernel: expected transitions of 16 sentences, not yet multiplied by exp(transition score).
 
     sums[i, j] gets the sum of lefts[t, i] * rights[t, j] over all times t and all sentences."""
     for i in range(0, width, 4):
@@ -320,7 +321,7 @@ def _gold(emissions, begin, gold, transitions, start, end, nodes, steps, ends, w
 
 @njit(**PLAIN)
 def _chunk(groups, order, emissions, begins, lengths, gold, scores, shared, losses, nodes, steps, ends, with_gradient):
-    """SIMD chain kernel: CRF losses and gradient of the groups of 16 sentences in one chunk, for `crf`."""
+    """SIMD chain kernel: CRF losses and gradient of some groups of 16 sentences, one chunk of the batch, for `crf`."""
     labels, width, longest = emissions.shape[1], len(shared[0]), lengths[order[0]]
     transitions, start, end = scores
     flat, gradient = emissions.reshape(emissions.size), nodes.reshape(nodes.size)
@@ -371,7 +372,7 @@ def crf(order, emissions, begins, lengths, gold, transitions, start, end, losses
     losses [sentences] gets the negative log-likelihood of the gold labels, or NaN if scores are out of range. If
     `with_gradient` is set, nodes [tokens, labels] gets the gradient in the emissions. The gradient in the transition
     scores is added to steps [chunks, labels, labels]. The gradient in the start and end scores is added to ends
-    [chunks, 2, labels]. The caller sums both over the chunks."""
+    [chunks, 2, labels]. The caller sums `steps` and `ends` over the chunks."""
     chunks, groups = len(steps), (len(order) + LANES - 1) // LANES
     scores, shared = (transitions, start, end), _tables(transitions, start, end)
     if not shared[-1]:

@@ -31,7 +31,7 @@ class Contractions(NamedTuple):
     A node is a token, the root, or a contracted cycle. A place is an index in the score matrix; a cycle has the place
     of one of its nodes. A name is a unique number of a node."""
 
-    ranks: np.ndarray  # [n + 1, n + 1]: rank of the best arc between two nodes (1 for arcs from a single root)
+    ranks: np.ndarray  # [n + 1, n + 1]: rank of the best arc between two nodes: 1 from a single root, otherwise 0
     arcs: np.ndarray  # [n + 1, n + 1]: best arc between two nodes, coded as modifier * (n + 1) + head
     state: np.ndarray  # [n + 1]: state of the node at each place, such as FRESH or LINKED
     path: np.ndarray  # [n + 1]: places of the nodes on the path that is being grown
@@ -52,7 +52,7 @@ def room(size):
 def _start(size, single, space):
     """Chu-Liu-Edmonds kernel: initialise the work memory.
 
-    Every token is a node of its own, and only the root is linked to the root."""
+    Every token is a node of its own. Only the root counts as linked to the root."""
     for m in range(size):
         for h in range(size):
             space.ranks[m, h] = 1 if single and h == 0 else 0
@@ -64,7 +64,7 @@ def _start(size, single, space):
 
 @njit(**PLAIN)
 def _best_head(v, size, scores, ranks, state):
-    """Chu-Liu-Edmonds kernel: the best head of node v, or -1 if all heads are forbidden; a node may be a cycle."""
+    """Chu-Liu-Edmonds kernel: the best head of node v (a token or contracted cycle), or -1 if all are forbidden."""
     best = -1
     for u in range(size):
         if u == v or state[u] == MERGED or not scores[v, u] > -np.inf:
@@ -80,9 +80,9 @@ def _best_head(v, size, scores, ranks, state):
 
 @njit(**PLAIN)
 def _take(to, at, scores, ranks, arcs):
-    """Chu-Liu-Edmonds kernel: replace the arc at index pair `to` by the arc at index pair `at` if that is better.
+    """Chu-Liu-Edmonds kernel: replace the arc at index pair `to` by the arc at index pair `at`, if this is better.
 
-    The arc with the lower rank is better. Among equal ranks, it is the arc with the higher score."""
+    The arc with the lower rank is better. Among equal ranks, the arc with the higher score is better."""
     if not scores[at] > -np.inf:
         return
     better = ranks[at] < ranks[to] or (ranks[at] == ranks[to] and scores[at] > scores[to])
@@ -147,10 +147,10 @@ def _grow(start, name, size, scores, space):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Chu-Liu-Edmonds kernel: fill heads [n + 1] with the best nonprojective tree; returns whether a tree exists.
+    """Chu-Liu-Edmonds kernel: fill `heads` with the best nonprojective tree; returns whether a tree exists.
 
-    `scores` has the shape [n + 1, n + 1], with a row per modifier and a column per head, and is overwritten. `single`
-    tells whether the tree must have a single root."""
+    For n tokens, `heads` has the shape [n + 1]. `scores` has the shape [n + 1, n + 1], with a row per modifier and a
+    column per head, and is overwritten. `single` tells whether the tree must have a single root."""
     size = len(heads)
     enters, name = space.enters, size
     _start(size, single, space)

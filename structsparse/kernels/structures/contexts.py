@@ -154,7 +154,7 @@ def _gain(weights, features, below):
 
 @njit(**EXACT)
 def _root(weights, features, base, below, exps, masses):
-    """Contexts kernel: exponentials and mass of the empty context, relative to the best word.
+    """Contexts kernel: fill `exps` and `masses` for the empty context, with exp(score - highest score) and their sum.
 
     Returns three numbers: the highest score, the part of the loss that is linear in the weights, and the count of
     scores that are too low for the fast algorithm."""
@@ -190,9 +190,9 @@ def increment(weights, features, base, e):
 
 @njit(**EXACT)
 def _multiply(a, b, node, above, exps, masses):
-    """Contexts kernel: compute exp(score) of the entries a to b - 1, and the change of mass of each node.
+    """Contexts kernel: compute exp(score) of the entries a to b - 1, and the mass of each node minus its parent's.
 
-    Returns the number of entries out of range."""
+    Returns the number of entries whose exp(score) is out of range."""
     wild, last, gained = 0, -1, 0.0
     for e in range(a, b):
         n, x = node[e], exps[above[e]]
@@ -286,9 +286,9 @@ def _climb(begin, end, above, shares, place):
 def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
     """Contexts kernel: add the slopes of the entries a to b - 1 to the slopes of the entries above them.
 
-    The slope of an entry is the gradient of the loss in its score, without the term shares[node] * exp(score). The
-    slopes of the words after the empty context begin at index `root`. The slope of any other entry e is at index first
-    + e."""
+    The slope of an entry is the part of its gradient that comes from longer contexts. `shares` comes from `_climb`. In
+    the array `slopes`, the words after the empty context begin at index `root`. Any other entry e is at index first +
+    e."""
     for e in range(b - 1, a - 1, -1):
         q = above[e]
         slopes[q + (root if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])
@@ -358,7 +358,7 @@ def backward(runs, parts, tree, features, below, node_ends, scale, exps, masses,
 
 @njit(**PLAIN)
 def _finish_root(count, features, below, share, scale, exps, shares, slopes, words, out):
-    """Contexts kernel: the gradient of the loss in the weights of the empty context, summed over parts of the tree."""
+    """Contexts kernel: the gradient of the loss in the weights of the empty context, summed over the tree's parts."""
     nodes = len(shares) - count
     for k in range(count):
         share += shares[nodes + k]

@@ -16,7 +16,7 @@ from numba import njit
 from structsparse.kernels.features.suffixes import search
 
 PLAIN = {"cache": True, "nogil": True}
-_MOST = 1e150  # largest change of the normaliser Z, relative to Z of the parent context
+_MOST = 1e150  # largest change of the normaliser Z from parent to child context, as a multiple of the parent's Z
 _WORTH = 2.0**-12  # least normaliser Z of a context, as a share of the largest Z of the shorter contexts
 
 
@@ -102,12 +102,12 @@ def normalise(scores, above, starts, entry_word, entry_above, log_z):
 def propose(scores, above, starts, entry_above, shift, cooling, bound, gain, gains):
     """Pruned contexts kernel: fill the proposal masses for sampling the next word.
 
-    The mass of an entry is exp((score - shift) * cooling). Its increase is the mass minus the mass of the entry above
-    it, or 0 if this is negative.
+    The mass of an entry is exp((score - shift) * cooling), where `cooling` is the inverse temperature. The increase of
+    an entry is its mass minus the mass of the entry above it, or 0 if this is negative.
 
     - gain [entries] gets the running sums of the increases within each node.
     - gains [nodes] gets the total increase of each node.
-    - bound [entries] gets the sum of the increases of an entry and all entries above it: an upper bound of its mass."""
+    - bound [entries] gets an upper bound of the mass: the sum of the increases of an entry and all entries above it."""
     for node in range(len(above)):
         total = 0.0
         for entry in range(starts[node], starts[node + 1]):

@@ -6,7 +6,7 @@ These kernels are the slow counterpart of `contexts`, where the model is describ
 - The mass Z of a context is the sum of exp S over all words. It is stored relative to exp(shift). The default shift of
   a context is that of its parent context.
 - A mass is usually computed from the mass of the parent context. It is summed over all words instead if it is less than
-  WORTH times the mass of a shorter context, or more than MOST. The shift is then the best score.
+  WORTH times the mass of a shorter context, or more than MOST. In this case, the shift is the best score.
 """
 
 import math
@@ -34,7 +34,7 @@ def deepest_entries(n, tree, entry_word, path, out):
     """Stable contexts kernel: for each word, find its deepest entry on the path to node n.
 
     Writes the entries to `out`, which has one element per word. An entry is a pair of a context and a word. `tree` is
-    that of the kernels in `contexts`. path [levels] is work memory."""
+    described at the function `forward` of the kernels `contexts`. path [levels] is work memory."""
     node_above, starts = tree[0], tree[1]
     for e in range(out.size):
         out[e] = e
@@ -50,10 +50,10 @@ def deepest_entries(n, tree, entry_word, path, out):
 
 @njit(**EXACT)
 def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
-    """Stable contexts kernel: the normalisers of all contexts, log Z = shifts + log masses[:, 0].
+    """Stable contexts kernel: fill `masses` and `shifts` with normalisers Z, as log Z = shifts + log masses[:, 0].
 
-    masses[:, 1] gets the largest mass on the path to the context. anew [nodes] gets whether the mass was summed over
-    all words, instead of computed from the parent context."""
+    masses[:, 1] gets the largest mass on the path from the empty context. anew [nodes] gets True if the mass of a
+    context was summed over all words, and False if it was computed from the parent context."""
     node_above, starts, above, _ = tree
     path, deepest = np.empty(levels, np.int64), np.empty(words, np.int64)
     for n in range(len(node_above)):
@@ -80,7 +80,7 @@ def masses(S, tree, entry_word, levels, words, masses, shifts, anew):
 
 @njit(**SUMS)
 def loss(S, node_ends, entry_ends, masses, shifts):
-    """Stable contexts kernel: the language-model loss, the sum of log Z minus the score S over all targets.
+    """Stable contexts kernel: the language-model loss, the sum over all targets of log Z minus the score S.
 
     node_ends [nodes] and entry_ends [entries] count the targets by deepest context and by deepest entry. The normaliser
     of a context is Z = masses[:, 0] * exp(shifts)."""

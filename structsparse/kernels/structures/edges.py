@@ -25,10 +25,10 @@ from structsparse.kernels.structures.chain import chunk_count
 
 @njit(**EXACT)
 def _arrive(alpha, edge, transitions, step_list, work, out):
-    """Edges kernel: one forward step from the log-sums `alpha` of the previous token to the log-sums `out`.
+    """Edges kernel: the forward recursion over one token, from the log-sums `alpha` of the previous token to `out`.
 
-    Element j of `out` is the logarithm of the sum over the listed steps to label j. work [steps] gets the share of each
-    step in this sum."""
+    Element j of `out` is the logarithm of the sum over the listed steps (label pairs) to label j. work [steps] gets the
+    share of each step in this sum."""
     origins, targets, arrivals = step_list
     peaks, sums = out, np.zeros(len(out))
     for k in range(len(work)):
@@ -53,8 +53,8 @@ def _arrive(alpha, edge, transitions, step_list, work, out):
 def _forward(emissions, edges, shared, step_list, shares, last):
     """Edges kernel: forward recursion over one chain; returns the log-partition log Z.
 
-    Fills shares [time, steps] with the share of each step in the probability of its second label. Fills last [labels]
-    with the marginal probabilities of the labels at the last token."""
+    A step is a pair of neighbouring labels. Fills shares [time, steps] with the share of each step in the probability
+    of its second label. Fills last [labels] with the marginal probabilities of the labels at the last token."""
     transitions, start, end = shared
     labels = len(start)
     alpha, arrived, work = np.empty(labels), np.empty(labels), np.empty(len(transitions))
@@ -81,7 +81,7 @@ def _forward(emissions, edges, shared, step_list, shares, last):
 
 @njit(**PLAIN)
 def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
-    """Edges kernel: forward recursion over the sentences of one chunk."""
+    """Edges kernel: forward recursion over the given sentences, one chunk of the batch."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         totals[b] = _forward(emissions[b, :size], edges[tokens], shared, step_list, shares[tokens], last[b])
@@ -91,8 +91,9 @@ def _forward_chunk(sentences, emissions, edges, begins, lengths, shared, step_li
 def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, totals):
     """Edges kernel: forward recursion over chains of listed label pairs; fills totals [batch] with log-partitions.
 
-    Fills two arrays that `backward` needs. shares [tokens, steps] gets the share of each step in the probability of its
-    second label. last [batch, labels] gets the marginal probabilities of the labels at the last token."""
+    Fills two arrays that `backward` needs. shares [tokens, steps] gets the share of each step (label pair) in the
+    probability of its second label. last [batch, labels] gets the marginal probabilities of the labels at the last
+    token."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:
         _forward_chunk(range(len(lengths)), emissions, edges, begins, lengths, shared, step_list, shares, last, totals)
@@ -106,9 +107,9 @@ def forward(emissions, edges, begins, lengths, shared, step_list, shares, last, 
 def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
     """Edges kernel: backward recursion over one chain, for expected counts times `weight`.
 
-    A step is a pair of neighbouring labels. Fills nodes [time, labels] with the expected counts of labels, and taken
-    [time, steps] with those of steps. Adds the counts of steps over all tokens to steps [steps]. Adds the counts of the
-    first and the last label to ends [2, labels]."""
+    A step is a pair of neighbouring labels. Fills nodes [time, labels] with the expected counts of labels. Fills taken
+    [time, steps] with the expected counts of steps, and adds their sums over the tokens to steps [steps]. Adds the
+    counts of the first and the last label to ends [2, labels]."""
     origins, targets, _ = step_list
     node, before = weight * last, np.empty(len(last))
     for j in range(len(node)):
@@ -130,7 +131,7 @@ def _backward(weight, step_list, shares, last, nodes, taken, steps, ends):
 
 @njit(**PLAIN)
 def _backward_chunk(sentences, begins, lengths, weights, step_list, shares, last, nodes, taken, steps, ends):
-    """Edges kernel: backward recursion over the sentences of one chunk."""
+    """Edges kernel: backward recursion over the given sentences, one chunk of the batch."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         nodes[b, size:] = 0.0
@@ -144,7 +145,7 @@ def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, st
     log Z_b is the log-partition of sentence b. Fills nodes [batch, time, labels] with the gradient in the emissions,
     and with 0 beyond the length of a sentence. Fills taken [tokens, steps] with the gradient in the edges. Adds the
     gradient in the transition scores to steps [chunks, steps]. Adds the gradient in the start and end scores to ends
-    [chunks, 2, labels]. The caller sums both over the chunks."""
+    [chunks, 2, labels]. The caller sums `steps` and `ends` over the chunks."""
     chunks = len(steps)
     if chunks == 1:
         sentences = range(len(lengths))
@@ -188,7 +189,7 @@ def _best(emissions, edges, shared, step_list, path):
 
 @njit(**PLAIN)
 def _best_chunk(sentences, emissions, edges, begins, lengths, shared, step_list, paths):
-    """Edges kernel: Viterbi over listed label pairs for the sentences of one chunk."""
+    """Edges kernel: Viterbi over listed label pairs for the given sentences, one chunk of the batch."""
     for b in sentences:
         size, tokens = lengths[b], slice(begins[b], begins[b] + lengths[b])
         _best(emissions[b, :size], edges[tokens], shared, step_list, paths[b, :size])

@@ -27,7 +27,7 @@ from structsparse.kernels.structures.matrix_tree import load
 
 RIGHT, LEFT, RIGHTWARD, LEFTWARD, GAP = range(5)  # indices of the charts, which are the tables of the recursion
 CHARTS = 5  # number of charts, which are the tables of the recursion
-FLOOR, MOST_TREES = 1e-280, 7.0  # a total weight below FLOOR * MOST_TREES^n is computed again in log-space
+FLOOR, MOST_TREES = 1e-280, 7.0  # for n tokens, a total weight below FLOOR * MOST_TREES^n is computed again in logs
 
 
 @njit(**SUMS)
@@ -51,7 +51,7 @@ def _add_back(factor, terms, k, by_terms, by_sums, i, low):
 
 @njit(**PLAIN)
 def _inside(n, weights, single, charts):
-    """Eisner kernel: inside recursion over the charts [5, n + 1, n + 1]; returns the total weight of all trees."""
+    """Eisner kernel: inside recursion, which fills the array `charts`; returns the total weight of all trees."""
     right, left, rightward, leftward, gap = charts
     charts[:] = 0.0
     for i in range(n, -1, -1):
@@ -72,7 +72,7 @@ def _inside(n, weights, single, charts):
 
 @njit(**PLAIN)
 def _outside(n, weights, single, charts, gradients, marginals):
-    """Eisner kernel: outside recursion, which fills the arc marginals [n + 1, n + 1] of one sentence.
+    """Eisner kernel: outside recursion, which fills `marginals` with the arc marginals of one sentence.
 
     The marginals are gradients of the log-partition, by backpropagation through `_inside`. `gradients` gets the
     gradient in each chart entry."""
@@ -98,11 +98,11 @@ def _outside(n, weights, single, charts, gradients, marginals):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """Eisner kernel: log-partitions and arc marginals of the sentences of one chunk."""
+    """Eisner kernel: log-partitions and arc marginals of the given sentences, one chunk of the batch."""
     space = np.empty((1 + 2 * CHARTS) * scores.shape[1] ** 2)
     for b in sentences:
         n = lengths[b]
-        tables = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # contiguous, to vectorise
+        tables = space[: (1 + 2 * CHARTS) * (n + 1) ** 2].reshape(-1, n + 1, n + 1)  # contiguous, for vectorised loops
         weights, charts = tables[0], tables[1 : 1 + CHARTS]
         scale = load(scores[b], single, weights[1:, 1:], weights[1:, 0])
         total = _inside(n, weights, single, charts)
@@ -115,8 +115,8 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
 def sums(scores, lengths, single, with_marginals, totals, marginals):
     """Eisner kernel: sums over projective trees; fills totals [batch] with the log-partition of each sentence.
 
-    A total is NaN if it must be computed in log-space. If `with_marginals` is set, fills the arc marginals [batch, n +
-    1, n + 1]. They must be zero at the start."""
+    A total is NaN if it must be computed in log-space. If `with_marginals` is set, the array `marginals` gets the arc
+    marginals. The caller must provide `marginals` filled with zeros, in the shape [batch, n + 1, n + 1]."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # one thread is faster for one chunk
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)
@@ -146,10 +146,11 @@ def _raise(score, terms, k, highest, i, low):
 
 @njit(**PLAIN)
 def best(scores, single, heads, space):
-    """Eisner kernel: fill heads [n + 1] with the best projective tree; returns whether a tree exists.
+    """Eisner kernel: fill `heads` with the best projective tree; returns whether a tree exists.
 
-    `scores` has the shape [n + 1, n + 1], with a row per modifier and a column per head. `single` tells whether the
-    tree must have a single root. Among splits of a span with equal scores, the earliest is taken."""
+    For n tokens, `heads` has the shape [n + 1]. `scores` has the shape [n + 1, n + 1], with a row per modifier and a
+    column per head. `single` tells whether the tree must have a single root. Among splits of a span with equal scores,
+    the first is taken."""
     n = len(heads) - 1
     charts = space[0][: CHARTS * (n + 1) ** 2].reshape(CHARTS, n + 1, n + 1)
     right, left, rightward, leftward, gap = charts
@@ -177,7 +178,7 @@ def best(scores, single, heads, space):
 def _first(highest, xs, i, ys, j, low, shift):
     """Eisner kernel: the split point of a span in the best projective tree.
 
-    `highest` is the score of the span. Returns the first k >= low with xs[i, k] + ys[k + shift, j] equal to it."""
+    `highest` is the score of the span. Returns the first k >= low with xs[i, k] + ys[k + shift, j] = highest."""
     k = low
     while xs[i, k] + ys[k + shift, j] != highest:
         k += 1

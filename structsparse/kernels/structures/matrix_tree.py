@@ -8,10 +8,10 @@ instead, in proportion to their weights. Nothing is subtracted, and no precision
 - A random walk steps from a token to one of its heads, with the shares as probabilities.
 - The marginal of an arc from head h to token k is proportional to the weight of the arc, times the probability that the
   walk from h reaches the root before k (Wilson).
-- This probability needs an elimination of all tokens but k. Such eliminations share work: one half of the tokens is
-  eliminated and the other half is treated recursively, and vice versa.
+- This probability needs an elimination of all tokens but k. The eliminations for all k share work: one half of the
+  tokens is eliminated and the other half is treated recursively, and vice versa.
 
-With a single root, arcs from the root count as infinitely small, which leaves only trees with one such arc.
+With a single root, the weights of arcs from the root count as infinitely small. Only trees with one such arc are left.
 
 For each token, the float64 weights of the heads are divided by the largest weight. If a product could underflow, the
 result of the sentence is NaN, and the caller computes it again in log-space.
@@ -38,9 +38,9 @@ class Elimination(NamedTuple):
     exits: np.ndarray  # [depth, n]: weight of the root as head of each token
     steps: np.ndarray  # [n, n]: for each eliminated token in turn, the shares of its heads
     outs: np.ndarray  # [n]: for each eliminated token in turn, the share of the root as its head
-    removed: np.ndarray  # [n, 3]: each eliminated token in turn, and the first and end of the tokens left after it
+    removed: np.ndarray  # [n, 3]: each eliminated token in turn, and the range (begin, end) of tokens left after it
     reach: np.ndarray  # [n]: probability that a random walk from each token ends at the root
-    tasks: np.ndarray  # [depth + 1, 6]: stack of token ranges still to be halved in `_sum`
+    tasks: np.ndarray  # [depth + 1, 6]: stack of calls of `_halve` still to be made, each with its first six arguments
 
 
 @njit(**PLAIN)
@@ -48,8 +48,9 @@ def load(scores, single, table, exits):
     """Matrix-tree kernel: turn the arc scores of a sentence into weights of the heads of each token.
 
     table [n, n] gets the weights of tokens as heads, and exits [n] the weights of the root as head. The weights of each
-    token are divided by the largest. With a single root, the weights of the root are divided by a number of their own.
-    Returns the logarithm of the product of the divisors, or NaN if scores are more than REACH apart."""
+    token's heads are divided by the largest. With a single root, this largest weight does not include the root, and the
+    weights of the root are divided once more by the largest of them. Returns the logarithm of the product of the
+    divisors, or NaN if scores are more than REACH apart."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -76,7 +77,7 @@ def _remove(e, low, high, table, exits, step, opened):
 
     Fills step[low:high] with the shares of the other tokens as heads of e. Returns the pivot, and the share of the root
     as head of e. A pivot of 0 means that no tree exists, and NaN that a product could underflow. `opened` tells whether
-    a single root is required and still to be found."""
+    a single root is required and its only modifier has not been eliminated yet."""
     total = 0.0 if opened else exits[e]
     for h in range(low, high):
         total += table[e, h]
@@ -84,7 +85,7 @@ def _remove(e, low, high, table, exits, step, opened):
         if not opened or exits[e] == 0.0:
             return 0.0, 0.0
         total = exits[e]
-        exits[low:high] = 0.0  # only e may have the root as its head if a single root is required
+        exits[low:high] = 0.0  # a single root is required: e takes it, and no other token may
     out = exits[e] / total
     least, thinnest = out if out > 0.0 else np.inf, np.inf
     for h in range(low, high):
@@ -104,10 +105,10 @@ def _remove(e, low, high, table, exits, step, opened):
 
 @njit(**SUMS)
 def _expect(k, done, closer, memory, row):
-    """Matrix-tree kernel: fill row [n + 1] with the head marginals of token k, after all other tokens were eliminated.
+    """Matrix-tree kernel: fill the array `row` with the head marginals of token k, after eliminating all other tokens.
 
-    `done` is the count of eliminated tokens. `closer` is the elimination step of the only token below a single root, or
-    -1 for none. Returns False if the sum of the unnormalised marginals is out of range."""
+    `done` is the count of eliminated tokens. `closer` is the index of the step that eliminated the only token below a
+    single root, or -1 for none. Returns False if the sum of the unnormalised marginals is out of range."""
     reach = memory.reach
     reach[k] = 0.0
     for d in range(done - 1, -1, -1):
@@ -128,10 +129,10 @@ def _expect(k, done, closer, memory, row):
 
 @njit(**PLAIN)
 def _halve(low, high, second, depth, done, closer, single, memory):
-    """Matrix-tree kernel: eliminate the second or the first half of the tokens low to high - 1.
+    """Matrix-tree kernel: eliminate one half of the tokens low to high - 1: the second half if `second` is set.
 
-    Returns the logarithm of the product of the pivots, and the updated value of `closer`. `closer` is the elimination
-    step of the only token below a single root, or -1 for none."""
+    Returns the logarithm of the product of the pivots, and the updated value of `closer`. `closer` is the index of the
+    step that eliminated the only token below a single root, or -1 for none."""
     table, exits = memory.tables[depth + 1], memory.exits[depth + 1]
     table[low:high, low:high] = memory.tables[depth, low:high, low:high]
     exits[low:high] = memory.exits[depth, low:high]
@@ -217,7 +218,7 @@ def _memory_for(n, space):
 
 @njit(**PLAIN)
 def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, marginals):
-    """Matrix-tree kernel: log-partitions and arc marginals of the sentences of one chunk."""
+    """Matrix-tree kernel: log-partitions and arc marginals of the given sentences, one chunk of the batch."""
     longest = scores.shape[1] - 1
     space = np.empty((_depths(longest) + 1) * longest**2)
     for b in sentences:
@@ -235,8 +236,8 @@ def _sum_chunk(sentences, scores, lengths, single, with_marginals, totals, margi
 def sums(scores, lengths, single, with_marginals, totals, marginals):
     """Matrix-tree kernel: sums over all dependency trees; fills totals [batch] with log-partitions.
 
-    A total is NaN if it must be computed in log-space. If `with_marginals` is set, fills the arc marginals [batch, n +
-    1, n + 1]. They must be zero at the start."""
+    A total is NaN if it must be computed in log-space. If `with_marginals` is set, the array `marginals` gets the arc
+    marginals. The caller must provide `marginals` filled with zeros, in the shape [batch, n + 1, n + 1]."""
     chunks = chunk_count(len(lengths))
     if chunks == 1:  # one thread is faster for one chunk
         _sum_chunk(range(len(lengths)), scores, lengths, single, with_marginals, totals, marginals)

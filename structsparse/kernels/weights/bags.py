@@ -2,8 +2,8 @@
 
 The bag of a token is the set of table rows of its active features. An occurrence is one row in one bag.
 
-- The gradient of the loss in the table is X'R. R holds one row of residuals per token, and X tells which table rows are
-  in the bag of each token. The gradient is applied without being stored.
+- The gradient of the loss with respect to the table is X'R. R holds one row of residuals per token, and X tells which
+  table rows are in the bag of each token. The gradient is applied without being stored.
 - Rows lie scattered in memory. They are prefetched about `AHEAD` occurrences in advance.
 - Each thread owns a range of rows and goes over all tokens. The result does not depend on the number of threads.
 """
@@ -28,9 +28,9 @@ PLAIN = {"cache": True, "nogil": True}
 
 
 def prefetcher(writing: int):
-    """Weight bags kernel: make a function (array, place) that prefetches array[place], to read it or write to it.
+    """Weight bags kernel: make a function (array, place) that prefetches array[place].
 
-    `writing` is 1 to write and 0 to read."""
+    `writing` is 1 to prefetch for writing, and 0 for reading."""
 
     @intrinsic
     def fetch(typingctx, array, place):
@@ -54,7 +54,7 @@ def _row_fetcher(fetch):
     def fetch_row(flat, start, width):
         """Weight bags kernel: prefetch the first two cache lines and the last cache line of a table row.
 
-        The processor itself prefetches the cache lines between."""
+        The processor prefetches the others on its own."""
         fetch(flat, start)
         fetch(flat, start + np.uint64(64 // flat.itemsize))
         fetch(flat, start + width - np.uint64(1))
@@ -65,14 +65,15 @@ def _row_fetcher(fetch):
 def _lanes(formula, count: int):
     """Weight bags kernel: make an operation on `count` consecutive entries of table rows, as one LLVM vector.
 
-    The formula maps one vector per array to its results. These are stored in the first arrays, one result per array."""
+    `formula` takes one vector from each array. Its first result is stored in the first array, its second in the
+    second."""
 
     @intrinsic
     def work(typingctx, arrays, starts, done, numbers):
         """Weight bags kernel: the numba signature and the code generator of an operation on entries of table rows."""
 
         def generate(context, builder, signature, arguments):
-            """Weight bags kernel: emit loads of entries of table rows, the formula, and stores of the results."""
+            """Weight bags kernel: emit code that stores the results of the formula on entries of table rows."""
             kinds = signature.args[0]
             vector = ir.VectorType(context.get_data_type(kinds[0].dtype), count)
             size = kinds[0].dtype.bitwidth // 8
@@ -148,7 +149,7 @@ _fetch_entry_to_write = prefetcher(writing=1)
 fetch_row, fetch_row_to_write = _row_fetcher(prefetcher(writing=0)), _row_fetcher(_fetch_entry_to_write)
 _copy_row = on_rows(lambda build, to, row: [row])
 add_row = on_rows(lambda build, to, row: [build.fadd(to, row)])
-# The rows are added one after the other. A row of zeros then changes no bit of the sum.
+# The two rows are added one after the other, so that a row of zeros changes no bit of the sum.
 _add_two_rows = on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
 subtract_row = on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
 _adagrad_row = on_rows(_adagrad)
@@ -159,9 +160,9 @@ _adagrad_row = on_rows(_adagrad)
 
 @njit(**PLAIN)
 def prefetch_distance(offsets, token):
-    """Weight bags kernel: the number of occurrences from the current row to the row that is prefetched.
+    """Weight bags kernel: the number of occurrences by which the prefetch runs ahead of the bag of a token.
 
-    Both rows have the same index within the bags of their tokens."""
+    It is the distance from the start of this bag to the start of a later bag, of about `AHEAD` occurrences."""
     last = len(offsets) - 1
     tokens = 1 + AHEAD * last // (offsets[last] + 1)
     return offsets[min(token + tokens, last)] - offsets[token]
@@ -169,7 +170,7 @@ def prefetch_distance(offsets, token):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, sums, threads):
-    """Weight bags kernel: sums of bags; adds to sums[token] the table rows in the bag of the token.
+    """Weight bags kernel: add to sums[token] the table rows in the bag of each token.
 
     Arrays: ids [occurrences], offsets [tokens + 1], table [rows, labels], sums [tokens, labels]."""
     width = np.uint64(table.shape[1])
@@ -179,7 +180,7 @@ def total(ids, offsets, table, sums, threads):
         for token in range(tokens * thread // threads, tokens * (thread + 1) // threads):
             ahead, end, here = prefetch_distance(offsets, token), offsets[token + 1], np.uint64(token) * width
             place = offsets[token]
-            while place + 1 < end:  # two rows at once, which halves the reads and writes of `sums`
+            while place + 1 < end:  # adds two rows at once, which halves the reads and writes of `sums`
                 left, right = np.uint64(ids[place]) * width, np.uint64(ids[place + 1]) * width
                 if place + ahead + 1 < last:
                     fetch_row(flat, np.uint64(ids[place + ahead]) * width, width)
@@ -191,9 +192,10 @@ def total(ids, offsets, table, sums, threads):
 
 
 def owners(ids: np.ndarray) -> np.ndarray:
-    """Weight bags kernel: bounds [threads + 1] of the range of table rows that each thread owns.
+    """Weight bags kernel: divide the table rows among the threads.
 
-    All ranges have about the same number of occurrences in bags."""
+    Thread t owns the rows bounds[t] to bounds[t + 1] - 1 of the result `bounds`. All ranges have about the same number
+    of occurrences in bags."""
     threads = numba.get_num_threads()
     bounds = np.zeros(threads + 1, np.int64)
     bounds[threads] = np.iinfo(np.int32).max
@@ -205,9 +207,9 @@ def owners(ids: np.ndarray) -> np.ndarray:
 
 @njit(parallel=True, **PLAIN)
 def subtract(ids, offsets, residuals, table, rate, bounds):
-    """Weight bags kernel: SGD step; subtracts from each table row rate * the sum of the residuals of its tokens.
+    """Weight bags kernel: SGD step of a table: subtracts from each row rate * the sum of residuals of its tokens.
 
-    The tokens of a row are those with the row in their bag. Arrays: ids [occurrences], offsets [tokens + 1], residuals
+    The tokens of a row are those whose bag contains the row. Arrays: ids [occurrences], offsets [tokens + 1], residuals
     [tokens, labels], table [rows, labels]."""
     width = np.uint64(table.shape[1])
     flat, steps = table.reshape(-1), residuals.reshape(-1)
@@ -229,12 +231,13 @@ def subtract(ids, offsets, residuals, table, rate, bounds):
 
 @njit(**PLAIN)
 def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
-    """Weight bags kernel: add up the gradient of each touched table row from row `low` to row high - 1.
+    """Weight bags kernel: add up the gradient of each touched table row from `low` to high - 1.
 
-    A row is touched if it is in a bag. Returns the number of touched rows, and fills two arrays with one element per
-    touched row: `rows` with the row, and `sources` with the place of its gradient. The source of a row in a single bag
-    is the token, and the gradient is the token's residual. Otherwise the source is -1 - k, and the gradient is sums[k].
-    """
+    A row is touched if it is in a bag. Returns the number of touched rows. `rows` gets the touched rows, and `sources`
+    tells where their gradients are:
+
+    - If only one bag has the row, the source is the index of its token. The gradient is the residual of this token.
+    - Otherwise the source is -1 - k, and the gradient is sums[k]."""
     width = np.uint64(residuals.shape[1])
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)
     last, touched, repeated = len(ids), 0, 0
@@ -266,7 +269,7 @@ def gather(ids, offsets, residuals, low, high, slot, rows, sources, sums):
 def _adagrad_rows(rows, sources, sums, residuals, slot, table, squares, rate, eps):
     """Weight bags kernel: AdaGrad steps of the touched table rows, whose gradients `gather` has collected.
 
-    The elements of `slot` that `gather` has set are set to -1 again."""
+    `gather` has set elements of the work memory `slot`. They are set to -1 again."""
     width = np.uint64(table.shape[1])
     weights, history = table.reshape(-1), squares.reshape(-1)
     sum_flat, residual_flat = sums.reshape(-1), residuals.reshape(-1)

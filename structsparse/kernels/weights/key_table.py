@@ -18,7 +18,7 @@ from structsparse.kernels.weights.bags import prefetcher
 
 LEAST = 1024  # number of slots of the smallest table
 LOAD = 0.4  # largest share of slots in use; in a fuller table, look-ups would try more slots
-SPARE = 1.5  # number of rows that a new table has room for, as a multiple of its rows
+SPARE = 1.5  # number of rows that a new table has room for, as a multiple of the number of rows it starts with
 AHEAD = 16  # number of keys by which the prefetch of slots runs ahead
 _ONE, _HALF, _LOW = np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 fetch, fetch_to_write = prefetcher(writing=0), prefetcher(writing=1)
@@ -36,7 +36,7 @@ class Slots(NamedTuple):
 
 
 def slots_for(held: int) -> Slots:
-    """Key table kernels: make an empty hash table with room for `held` rows and some more."""
+    """Key table kernels: make an empty hash table, with room for more than `held` rows."""
     count = max(LEAST, int(SPARE * held / LOAD) + 1)
     cells = np.empty(count, np.uint64)
     cells[:] = 0
@@ -69,7 +69,7 @@ def tag_of(key):
 
 @njit(inline="always")
 def weigh(slots, key):
-    """Key table kernel: look up the weight of a key, or 0 if the table has no such key."""
+    """Key table kernel: the weight of a key in the hash table, or 0 if the key is absent."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
         tag_there = slots.tags[i << _ONE]
@@ -90,9 +90,9 @@ def fetch_row(slots, key):
 
 @njit(**PLAIN)
 def find(slots, keys, key):
-    """Key table kernel: find the slot of a key, or else the empty slot for the key.
+    """Key table kernel: find the slot of a key, and whether the key is present.
 
-    Returns the slot, and whether the key is present. keys [rows] holds the full key of each row."""
+    For an absent key, the slot is the empty slot where the key belongs. keys [rows] holds the full key of each row."""
     tag, i = tag_of(key), first_slot(slots, key)
     while True:
         tag_there = slots.tags[i << _ONE]
@@ -111,7 +111,7 @@ def put(slots, i, key, row):
 
 @njit(**PLAIN)
 def fill(slots, keys, table):
-    """Key table kernel: insert distinct keys [rows] and their weights, `table` [rows], into an empty hash table."""
+    """Key table kernel: insert the distinct keys of all rows, with weights table[row], into an empty hash table."""
     for row in range(len(keys)):
         if row + AHEAD < len(keys):
             fetch_row(slots, keys[row + AHEAD])
@@ -124,7 +124,7 @@ def fill(slots, keys, table):
 
 @njit(**PLAIN)
 def pour(slots, table):
-    """Key table kernel: copy the weight of each row, `table` [rows], to its slot in the hash table."""
+    """Key table kernel: copy the weight table[row] of each row to its slot in the hash table."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             slots.weights[2 * i + 1] = table[slots.rows[i]]
@@ -132,7 +132,7 @@ def pour(slots, table):
 
 @njit(**PLAIN)
 def collect(slots, table):
-    """Key table kernel: copy the weight of each slot in use of the hash table to its row in `table` [rows]."""
+    """Key table kernel: copy the weight of each used slot to table[row], where `row` is the row of the slot."""
     for i in range(len(slots.rows)):
         if slots.tags[2 * i] != 0:
             table[slots.rows[i]] = slots.weights[2 * i + 1]
@@ -140,6 +140,6 @@ def collect(slots, table):
 
 @njit(**PLAIN)
 def look_up(slots, keys, results):
-    """Key table kernel: look up the weights of many keys in the hash table; fills results [keys], 0 for absent keys."""
+    """Key table kernel: set results[i] to the weight of key i in the hash table, or to 0 if the key is absent."""
     for k in range(len(keys)):
         results[k] = weigh(slots, keys[k])

@@ -24,9 +24,9 @@ WORD = 64  # number of bits of an integer that is a mask of labels
 
 @njit(**PLAIN)
 def mark(ids, offsets, gold, seen):
-    """Observed pairs kernel: mark each pair of a row in the bag of a token and the gold label of this token.
+    """Observed pairs kernel: mark the gold label of each token as observed with the rows in its bag.
 
-    Row r of `seen` (uint64 [rows, words]) is a bit mask of labels. Sets the bit of the gold label."""
+    seen[r], a row of a uint64 array, is the bit mask of the labels observed with table row r."""
     for token in range(len(gold)):
         word, bit = gold[token] // WORD, np.uint64(1) << np.uint64(gold[token] % WORD)
         for place in range(offsets[token], offsets[token + 1]):
@@ -35,9 +35,7 @@ def mark(ids, offsets, gold, seen):
 
 @njit(**PLAIN)
 def count(seen, counts):
-    """Observed pairs kernel: count the labels observed with each row, from the bit masks `seen`.
-
-    The numbers are added to counts [rows]."""
+    """Observed pairs kernel: add to counts[row] the number of labels in the bit mask seen[row]."""
     for row in range(len(seen)):
         for word in range(seen.shape[1]):
             bits = seen[row, word]
@@ -65,7 +63,7 @@ def spell(seen, labels):
 
 @njit(**PLAIN)
 def by_row(ids, offsets, counts, starts, tokens):
-    """Observed pairs kernel: invert the bags, which gives the tokens at which each row is active.
+    """Observed pairs kernel: list the tokens whose bag contains each row, that is, invert the bags.
 
     The tokens of a row are tokens[starts[row] : starts[row + 1]], ascending. counts [rows] is the number of tokens of
     each row. Rows with a count of 0 are skipped, even if bags contain them."""
@@ -113,9 +111,9 @@ def lay_out(values, offsets, labels, numbers, table):
 
 @njit(**PLAIN)
 def total(ids, offsets, numbers, table, sums):
-    """Observed pairs kernel: sums of bags; adds to sums [tokens, labels] the rows of the dense table of `lay_out`.
+    """Observed pairs kernel: add to sums[token] the weights of all rows in the bag of each token.
 
-    The rows of each token are added in ascending order."""
+    The weights are read from the dense table of `lay_out`. The rows of a bag are added in ascending order."""
     width = np.uint64(table.shape[1])
     flat, out = table.reshape(-1), sums.reshape(-1)
     for token in range(len(offsets) - 1):
@@ -133,8 +131,8 @@ def total(ids, offsets, numbers, table, sums):
 def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
     """Observed pairs kernel: gradient of the loss with respect to pair weights, for a few sentences.
 
-    For each token and each row in its bag, adds the residual of the token at the label of each pair to gradient
-    [pairs]."""
+    For each token and each row in its bag, goes over the pairs of the row. gradient[pair] grows by the residual of the
+    token at the label of the pair."""
     for token in range(len(offsets) - 1):
         residual = residuals[token]
         for k in range(offsets[token], offsets[token + 1]):
@@ -146,8 +144,8 @@ def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
 def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gradient):
     """Observed pairs kernel: gradient of the loss with respect to pair weights of frequent rows.
 
-    Residuals are added token after token, because the sums of frequent rows stay in the CPU cache. The frequent rows of
-    a token are ids[offsets[token] : offsets[token + 1]], as indices into `rows`."""
+    Residuals are added token after token. The sums of the frequent rows fit the CPU cache. The frequent rows of a token
+    are ids[offsets[token] : offsets[token + 1]], as indices into `rows`."""
     width = np.uint64(residuals.shape[1])
     table = np.zeros((len(rows), residuals.shape[1]), residuals.dtype)
     flat, sums = residuals.reshape(-1), table.reshape(-1)

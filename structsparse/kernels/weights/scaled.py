@@ -26,7 +26,7 @@ from structsparse.kernels.weights.bags import (
     subtract_row,
 )
 
-WALK = 8  # number of groups that `_group` tries one by one before a binary search
+WALK = 8  # number of groups of rows that `_group` tries one by one before a binary search
 SMALL = 2.0**-60  # smaller factors are multiplied into the rows, before 1 / factor can overflow
 DOUBT = 1e-10  # largest accepted relative rounding error of a squared norm
 EPS = 2.0**-52  # relative rounding error of a float64 operation
@@ -62,7 +62,7 @@ def _group(rows, group, row):
 
 @njit(parallel=True, **PLAIN)
 def total(ids, offsets, table, factors, rows, sums, threads):
-    """Scaled weights kernel: sums of bags; adds to sums[token] its rows, each times the factor of its group.
+    """Scaled weights kernel: add to sums[token] the rows in the bag of each token, each times the factor of its group.
 
     Arrays: ids [occurrences], offsets [tokens + 1], table [rows, labels], factors [groups], sums [tokens, labels]. rows
     [groups + 1] has the first row of each group."""
@@ -90,9 +90,10 @@ def total(ids, offsets, table, factors, rows, sums, threads):
 
 
 def owners(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Scaled weights kernel: bounds [threads + 1] of the range of table rows that each thread owns.
+    """Scaled weights kernel: divide the table rows among the threads.
 
-    Each range consists of whole groups. All ranges have about the same number of occurrences in bags."""
+    Thread t owns the rows bounds[t] to bounds[t + 1] - 1 of the result `bounds`. Each range consists of whole groups.
+    All ranges have about the same number of occurrences in bags."""
     bounds = bags.owners(ids)
     bounds[1:-1] = rows[np.searchsorted(rows[:-1], bounds[1:-1]).clip(max=len(rows) - 2)]
     return bounds
@@ -100,9 +101,9 @@ def owners(ids: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 @njit(inline="always")  # inlined, because a call for each row would pass a dozen arrays
 def _change_row(flat, steps, start, source, width, rate, group, row, factors, squares, doubt, rows, touched, counts):
-    """Scaled weights kernel: update one row of the table W; subtracts rate / factor * residual from it.
+    """Scaled weights kernel: subtract rate / factor * residual from one row of the table W.
 
-    Updates the squared norm, its error bound and the list of touched rows of the group as well."""
+    Updates three data of its group: the squared norm, the bound of its rounding error, and the list of touched rows."""
     factor = factors[group]
     begin, end = np.intp(start), np.intp(start + width)
     before = vectors.square_sum(flat, begin, end, ())
@@ -119,8 +120,8 @@ def _change_row(flat, steps, start, source, width, rate, group, row, factors, sq
 def subtract(ids, offsets, residuals, table, rate, factors, squares, doubt, rows, touched, counts, bounds):
     """Scaled weights kernel: SGD step on the touched rows only; subtracts rate * X'R from the weights.
 
-    R is residuals [tokens, labels], and X tells which rows are in the bag of each token. Other arrays: ids
-    [occurrences], offsets [tokens + 1], table [rows, labels], and those described at the head of this file."""
+    R is residuals [tokens, labels], and X tells which rows are in the bag of each token. The bag of token t is
+    ids[offsets[t] : offsets[t + 1]]. The arrays that describe groups of rows are updated."""
     width = np.uint64(table.shape[1])
     flat, steps = table.reshape(-1), residuals.reshape(-1)
     last = len(ids)
@@ -183,7 +184,7 @@ def adagrad(
 
 @njit(**PLAIN)
 def shrink(table, thresholds, factors, squares, doubt, rows, touched, counts):
-    """Scaled weights kernel: group lasso prox, which reduces the norm of group g by thresholds[g], at most to zero."""
+    """Scaled weights kernel: group lasso prox: the norm of group g falls by thresholds[g], but not below zero."""
     flat, width = table.reshape(-1), table.shape[1]
     for g in range(thresholds.size):
         threshold = thresholds[g]
@@ -229,7 +230,7 @@ def fold_all(table, factors, squares, doubt, rows):
 
 @njit(**PLAIN)
 def _clear(flat, width, g, rows, touched, counts):
-    """Scaled weights kernel: set the touched rows of group g to zero."""
+    """Scaled weights kernel: set the touched rows of group g to zero; its other rows are zero already."""
     zero, first = flat.dtype.type(0), rows[g]
     if counts[g] >= rows[g + 1] - first:
         flat[first * width : rows[g + 1] * width] = zero

@@ -27,7 +27,7 @@ from structsparse.solvers.linear.problem import make_blocks, make_problem, numbe
 
 FREE = 1000  # largest number of features with neither penalty nor ridge
 FIRST = 60  # number of feature blocks in the first working set
-GROWTH = 2  # number of blocks in a working set, divided by the number of nonzero blocks
+GROWTH = 2  # a working set has at least this number of blocks for each nonzero block
 INNER = 0.2  # duality gap to which a working set is solved, as a share of the gap over all blocks
 ROUNDS = 100  # largest number of Newton rounds for one working set
 STALLED = 10  # the search ends after more than this number of successive working sets without progress
@@ -39,14 +39,14 @@ class LinearFit:
 
     The gap is divided by the objective of the model that has only an intercept."""
 
-    weights: Tensor  # float64 [features], the weight of each feature
+    weights: Tensor  # float64 [features]
     intercept: float
     objective: float
     gap: float
     converged: bool  # whether the gap is within the tolerance
     iterations: int  # number of working sets solved
     passes: int  # number of coordinate descent passes over working sets
-    groups: Tensor  # int64, indices of the nonzero groups; of the nonzero features if there are no groups
+    groups: Tensor  # indices (int64) of nonzero groups or, without groups, of nonzero features
     history: list[float] = field(repr=False)  # the duality gap before each working set, and at the end
 
 
@@ -92,7 +92,8 @@ def critical_strength(X, y, penalty: Penalty, loss: str = "logistic", intercept:
 class _WorkingSets:
     """Working-set search of `fit_linear`: weights (the intercept last), scores, dual bound and candidate blocks.
 
-    Candidates are the feature blocks that may be nonzero at the optimum. The dual bound is the best dual objective."""
+    Candidates are the feature blocks that may be nonzero at the optimum. The dual bound is the best dual objective so
+    far."""
 
     def __init__(self, problem: LinearProblem, intercept: bool):
         self.problem, self.intercept = problem, intercept
@@ -100,7 +101,7 @@ class _WorkingSets:
         first = problem.members[problem.bounds[:-1]]
         unpenalised = (problem.cut == 0) & (problem.reach == 0)
         self.unpenalised = self.blocks[unpenalised]
-        # features with neither penalty nor ridge; a feasible dual point is orthogonal to their columns
+        # `free`: features with neither penalty nor ridge; a feasible dual point must be orthogonal to their columns
         self.free = self.blocks[unpenalised & (problem.ridge[first] == 0)]
         if len(self.free) > FREE:
             raise UserError(
@@ -118,7 +119,7 @@ class _WorkingSets:
         self._unscreen()
 
     def begin(self, start: np.ndarray | None) -> None:
-        """Start `fit_linear` at the weights `start`, or fit first only the features with neither penalty nor ridge."""
+        """Start `fit_linear` at the weights `start`; if None, first fit the features with neither penalty nor ridge."""
         if self.intercept:
             self._solve(self.blocks[-1:], 0.0)
         objective = self._objective()
@@ -174,7 +175,7 @@ class _WorkingSets:
         )
 
     def _gap(self) -> float:
-        """Compute the duality gap of `fit_linear` over all blocks, and remove blocks that must be zero.
+        """Compute the duality gap of `fit_linear`, and remove candidate blocks that must be zero.
 
         Each call updates the gradient and the distance of each block from becoming nonzero."""
         problem, candidates = self.problem, self.candidates
@@ -226,7 +227,7 @@ class _WorkingSets:
         kernels.add_columns(self.problem, self.w, self.blocks, self.scores)
 
     def _columns(self, features: np.ndarray) -> np.ndarray:
-        """The columns of the data matrix of a linear fit for some features, as a dense array [items, features]."""
+        """Some columns (features) of the data matrix of a linear fit, as a dense array [items, features]."""
         problem, basis = self.problem, np.zeros((len(self.problem.targets), len(features)))
         for column, j in enumerate(features):
             entries = slice(problem.starts[j], problem.starts[j + 1])

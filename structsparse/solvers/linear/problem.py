@@ -26,7 +26,7 @@ class FeatureBlocks(NamedTuple):
     bounds: np.ndarray
     cut: np.ndarray
     reach: np.ndarray
-    ridge: np.ndarray  # array [features], coefficient of half the square of each weight
+    ridge: np.ndarray  # array [features], the coefficient of weight^2 / 2 for each feature
 
 
 def make_problem(X, y, blocks: FeatureBlocks, loss: str, intercept: bool, quadratic) -> LinearProblem:
@@ -155,7 +155,7 @@ def _checked_quadratic(quadratic, features: int) -> np.ndarray:
 def numbers(values, name: str, length: int, what: str) -> np.ndarray:
     """Check that values of a linear problem are finite real numbers; returns the values as float64 [length].
 
-    `name` and `what` describe the values and what is expected, for error messages."""
+    In error messages, `name` is the name of the values, and `what` says what is expected."""
     values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if values.shape != (length,):
         raise UserError(f"{name} has shape {values.shape}, expected ({length},): {what}")

@@ -7,7 +7,7 @@ iteration has three steps:
 - Update the copies v of each group: the prox of the group norm at (rows of W - u / rho).
 - Update the multipliers: u <- u + rho * (v - rows of W).
 
-The weight of the constraint, rho, is set relative to the sum of the losses of all items, as in the paper."""
+The option rho, the weight of the constraint, refers to the sum of the losses of all items, not to their mean."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from structsparse.solvers.overlaps.problem import Certificate, OverlapProblem
 STOPS = ("change", "dual", "gap")
 PASSES = 20  # largest number of coordinate descent passes in each Newton step for W
 SLACK = 0.03  # coordinate descent ends when a pass gains less than this share of the gain of the first pass
-BALANCE, MOST = 2.0, 10.0  # smallest and largest factor by which rho (the weight of the constraint) changes
+BALANCE, MOST = 2.0, 10.0  # rho (weight of the constraint) grows or falls by a factor between these two
 
 
 class Admm:
@@ -48,7 +48,7 @@ class Admm:
         self.sums, self.moved = np.zeros(shape), np.zeros(shape)
         self.counts = np.diff(problem.sets.starts).astype(np.float64)  # array [rows], the number of copies of each row
         self.iterations, self.done = 0, False
-        # relative change of W, relative primal residual and relative dual residual
+        # in the last iteration: relative change of W, relative primal residual and relative dual residual
         self.change = self.primal = self.dual = np.inf
         if weights is not None:
             self.copies[:] = self.point.W[problem.order]
@@ -61,7 +61,7 @@ class Admm:
         return self.certify()
 
     def iterate(self) -> None:
-        """One ADMM iteration: update the weights W, the copies of the rows of each group, and the multipliers."""
+        """Make one ADMM iteration: update the weights W, the copies of the rows of each group, and the multipliers."""
         self.iterations += 1
         before = self.point.W.copy()
         self._weights()
@@ -81,7 +81,7 @@ class Admm:
     def certify(self) -> Certificate:
         """The optimality certificate of the ADMM weights, with the smaller of two duality gaps.
 
-        One gap uses a dual point computed from the weights, the other the multipliers."""
+        One gap uses a dual point computed from the weights, the other gap uses the multipliers."""
         certificate = self.point.certify()
         return certificate._replace(gap=min(certificate.gap, self.bound()))
 
@@ -118,7 +118,7 @@ class Admm:
         return self.iterations % 5 == 0 and self.bound() <= self.tolerance
 
     def _balance(self, multipliers: np.ndarray) -> None:
-        """Change rho, the weight of the ADMM constraint, so as to make primal and dual residuals equal."""
+        """Change rho, the weight of the ADMM constraint, to bring primal and dual residuals closer together."""
         factor = float(np.clip(np.sqrt(self.primal / max(self.dual, 1e-300)), 1 / MOST, MOST))
         if 1 / BALANCE < factor < BALANCE:
             return
@@ -127,13 +127,13 @@ class Admm:
         self.sums += (1 / factor - 1) * multipliers
 
     def _gathered(self, copies: np.ndarray) -> np.ndarray:
-        """Sum an ADMM array [copied rows, outputs] over all copies of each row: [rows, outputs]."""
+        """Sum an ADMM array [copied rows, outputs] over all copies of each row; returns an array [rows, outputs]."""
         order, rows = self.problem.order, self.problem.rows
         return np.stack([np.bincount(order, column, rows) for column in copies.T], axis=1)
 
 
 def norm(x: np.ndarray) -> float:
-    """The Euclidean norm for ADMM, without BLAS, whose threads are slow on a busy machine."""
+    """The Euclidean norm for ADMM; does not use BLAS, as BLAS threads are slow on a busy machine."""
     return float(np.sqrt(np.square(x).sum()))
 
 

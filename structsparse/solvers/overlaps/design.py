@@ -19,18 +19,18 @@ LOSSES = ("logistic", "squared", "squared_hinge")
 class Design:
     """Design of a linear model: design matrix, targets and loss, for solvers that read the data directly.
 
-    The scores are f = matrix @ table + bias, and the bias is not penalised. The loss is the mean over all items of:
+    The scores are f = matrix @ table + bias with the weight table `table`. The loss is the mean over all items of:
 
     - "logistic": log(1 + exp(-y f)) for targets y in {-1, +1}; with several outputs, the softmax loss -log p(class).
     - "squared": (f - y)^2 / 2 for real targets y.
     - "squared_hinge": max(0, 1 - y f)^2 for targets y in {-1, +1}.
 
-    With several outputs, there is one output per class, and targets are class codes from 0. The last two losses are
-    then sums over the classes, one against the rest. A model attaches a design to its weight table:
+    Several outputs are one output per class, with class codes from 0 as targets. Then "squared" and "squared_hinge" are
+    sums over the classes, each class against the rest. A model attaches a design to its weight table:
     `notes_of(table).design = Design(...)`."""
 
     matrix: scipy.sparse.csc_array  # float64 [items, features]; other sparse or dense matrices are converted
-    targets: np.ndarray  # float64 [items], the target of each item
+    targets: np.ndarray  # float64 [items]
     loss: str
     bias: Tensor | None  # [outputs], a parameter of the model; None: no bias
 
@@ -72,7 +72,7 @@ class Design:
 
     @torch.no_grad()
     def write_(self, table: Tensor, weights: np.ndarray, bias: np.ndarray) -> None:
-        """Copy weights and bias that a solver has found into the table and the bias parameter of the design."""
+        """Copy the weights and the bias found by a solver into the table and into the bias parameter of the design."""
         table.copy_(torch.from_numpy(weights).view(table.shape))
         if self.bias is not None:
             self.bias.copy_(torch.from_numpy(bias).view(self.bias.shape))

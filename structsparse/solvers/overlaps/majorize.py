@@ -6,12 +6,12 @@ a small positive number that falls towards zero. Each iteration has these steps:
 - Replace each smoothed group norm by a quadratic upper bound that touches it at the current weights.
 - Take a proximal Newton step on the loss, these quadratic bounds, the lasso and the squares.
 - Once eps is small, take a further Newton step on the loss with the smoothed norms themselves.
-- Reduce eps, unless most of the duality gap has other causes.
+- Reduce eps, unless the smoothing causes only a small part of the duality gap.
 
 When the duality gap is small, a final phase starts:
 
 - Guess that groups with a norm of at most a few eps are zero.
-- Take Newton steps with the exact norms on the other rows.
+- Take Newton steps with the exact norms on the rows outside these groups.
 - Verify the guess: dual vectors of the zero groups must balance the gradient. Otherwise undo the guess and continue."""
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ from structsparse.solvers.linear import fit_linear
 from structsparse.solvers.overlaps.problem import HOLD_ROUNDS, Certificate, OverlapProblem
 
 FALL = 0.7  # factor by which the smoothing eps of the group norms falls per iteration
-FIRST = 3.0  # the initial smoothing eps is this number divided by the median norm of feature vectors
+FIRST = 3.0  # the initial smoothing eps is this number divided by the median norm of the items' feature vectors
 SOON = 1e-4  # the smoothing eps falls in every iteration until it reaches this share of the initial eps
 ROUNDING = 1e-13  # relative increase of the objective above which a guess of zero groups is wrong
 LOOK = 3  # number of iterations between two computations of the duality gap
 VAIN = 5  # number of computed duality gaps without progress after which the fixed smoothing eps falls again
 BLUR = 0.2  # the smoothing eps stays fixed while it causes at most this share of the duality gap
-# duality gap at which zero groups are first guessed; divisor of this gap for each further guess
+# GUESS: duality gap at which zero groups are first guessed; FURTHER: divisor of this gap for each further guess
 GUESS, FURTHER = 1e-3, 10.0
-# largest norm, in multiples of the smoothing eps, of a group that is guessed to be zero
-NEAR = 2.0
-# largest number of attempts to verify a guess of zero groups; factor on the norm limit of groups that failed the check
+NEAR = 2.0  # largest norm, in multiples of the smoothing eps, of a group that is guessed to be zero
+# WAKINGS: maximum number of guesses of zero groups per final phase; WOKEN: factor on the norm limit of wrong guesses
 WAKINGS, WOKEN = 20, 1e-6
-FEW_ROUNDS = 10  # rounds of descent over the dual vectors of zero groups, if the required duality gap is already proved
-# largest number of rounds of descent over the dual vectors of zero groups, if a duality gap is required
+FEW_ROUNDS = 10  # rounds of descent over the dual vectors of zero groups, if the required gap is already proved
+# SOME_ROUNDS: maximum number of rounds of descent over the dual vectors of zero groups, if a gap is required
 SOME_ROUNDS = 50
 PASSES = 5  # number of passes of coordinate descent in an iteration
 POLISHES = 60  # largest number of Newton steps in the final phase
-# largest number of conjugate gradient rounds in a Newton step, and relative residual at which the rounds end
+# CONJUGATES: maximum number of conjugate gradient rounds in a Newton step; ACCURACY: relative residual at their end
 CONJUGATES, ACCURACY = 300, 1e-3
 WARM = 1e-2  # factor on the initial smoothing eps if initial weights are given
 SMALLEST = 1e-12  # share of the initial smoothing eps below which the search gives up
@@ -78,7 +77,7 @@ class Majorizer:
     def certify(self) -> Certificate:
         """The optimality certificate of the current weights of majorize-minimise, with the smaller of two duality gaps.
 
-        One gap uses dual vectors of the exact group norms, the other those of the smoothed group norms."""
+        One gap uses dual vectors of the exact group norms, the other gap uses those of the smoothed group norms."""
         certificate = self.point.certify()
         if not self.problem.grouped:
             return certificate
@@ -86,7 +85,7 @@ class Majorizer:
 
     @property
     def done(self) -> bool:
-        """Whether majorize-minimise has proved the required optimality, or the search is stuck."""
+        """Whether majorize-minimise has proved the required optimality, or cannot make further progress."""
         return self.stuck or self._enough(self.certificate)
 
     def _enough(self, certificate: Certificate | None) -> bool:
@@ -94,7 +93,7 @@ class Majorizer:
         return certificate is not None and (certificate.kkt <= self.kkt or certificate.gap <= self.gap)
 
     def iterate(self) -> None:
-        """One majorize-minimise step with the current smoothing of the group norms.
+        """Make one majorize-minimise step with the current smoothing of the group norms.
 
         Every few steps the duality gap is computed. If the gap is small, the final phase is tried."""
         self.iterations += 1
@@ -139,13 +138,13 @@ class Majorizer:
         problem, point = self.problem, self.point
         saved, norms, before = point.copy(), point.norms(), point.objective()
         held = problem.sets.reach / np.sqrt(norms**2 + self.eps**2), np.linalg.norm(point.W, axis=1)
-        # array [groups], largest norm at which a group is guessed to be zero
+        # array [groups]: for each group, the largest norm at which it is guessed to be zero
         least = np.where(problem.sets.reach > 0, NEAR * self.eps, -1.0)
         fresh, latest = None, np.inf
         for _ in range(WAKINGS):
             self._polish(least, fresh)
             rise = point.objective() - before
-            proven = max(self.bound + rise / problem.unit, 0.0)  # gap that earlier dual vectors prove
+            proven = max(self.bound + rise / problem.unit, 0.0)  # duality gap proved before this phase
             if rise > ROUNDING * abs(before) and proven > self.gap:
                 break
             patience = SOME_ROUNDS if self.gap > 0 else HOLD_ROUNDS
@@ -163,7 +162,7 @@ class Majorizer:
         point.restore(saved)
 
     def _wake(self, woken: np.ndarray, weights: np.ndarray, least: np.ndarray) -> None:
-        """Majorize-minimise: restore the earlier weights of reactivated groups, except in rows of other zero groups."""
+        """Majorize-minimise: restore the weights of reactivated groups, except rows that also lie in zero groups."""
         problem, point = self.problem, self.point
         dead = (point.norms() == 0) & (least > 0) & ~woken
         allowed, member = np.ones(problem.rows, np.bool_), np.ones(problem.rows, np.bool_)
@@ -176,8 +175,8 @@ class Majorizer:
     def _polish(self, least: np.ndarray, fresh: np.ndarray | None = None) -> None:
         """Final Newton steps of majorize-minimise on the nonzero rows, until these weights are optimal.
 
-        Groups with a norm of at most `least` [groups] are set to zero. `fresh` [groups] marks groups that have just
-        been reactivated."""
+        `least` has a norm for each group; a group with at most this norm is set to zero. The bool array `fresh` marks
+        groups that have just been reactivated."""
         problem, point = self.problem, self.point
         allowed = np.ones(problem.rows, np.bool_)
         calm = 0
@@ -202,7 +201,7 @@ class Majorizer:
             self._newton(rows)
 
     def _newton(self, rows: np.ndarray, eps: float = 0.0) -> None:
-        """A Newton step of majorize-minimise on the nonzero weights of some rows; eps smooths the group norms."""
+        """A Newton step of majorize-minimise on the nonzero weights of some rows; eps > 0 smooths the group norms."""
         problem, point = self.problem, self.point
         point.refresh()
         norms, pulls = np.sqrt(point.norms() ** 2 + eps**2), np.zeros(problem.rows)
@@ -233,6 +232,6 @@ class Majorizer:
 
 
 def _median_norm(problem: OverlapProblem) -> float:
-    """The median norm of all feature vectors, which sets the initial smoothing of majorize-minimise."""
+    """The median norm of the items' feature vectors, for the initial smoothing of majorize-minimise."""
     squares = np.bincount(problem.data.items, problem.data.values**2, problem.items)
     return float(np.sqrt(np.median(squares)))

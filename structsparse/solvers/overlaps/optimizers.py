@@ -25,8 +25,7 @@ class DesignOptimizer(Solver):
     """Base of the torch optimizers for overlapping groups; the data come from a design, not from a closure.
 
     The optimizers minimise the mean loss of the design `notes_of(table).design` plus the penalty of the table. A step
-    makes up to `inner` iterations, starting from the current weights. Then it calls the closure once, to return the
-    loss."""
+    makes up to `inner` iterations and sets the weights. Then it calls the closure once, to return the loss."""
 
     needs_closure = True
     needs_full_batch = True
@@ -40,7 +39,7 @@ class DesignOptimizer(Solver):
         self.penalties: dict[Tensor, Penalty] = {}
         self.support: dict[Tensor, Tensor] = {}
         self.search = None
-        # the last search, and the certificate of optimality for its weights
+        # the search in the last step, and the certificate of optimality for its weights
         self._latest, self._certificate = None, None
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
@@ -69,7 +68,7 @@ class DesignOptimizer(Solver):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A torch step of the optimizer for overlapping groups: up to `inner` iterations, then set the parameters."""
+        """Take a torch step of the optimizer for overlapping groups: `inner` iterations, then set the parameters."""
         if closure is None:
             raise UserError(f"{type(self).__name__} evaluates the loss within a step: call step(closure)")
         table = self._table()
@@ -106,7 +105,7 @@ class DesignOptimizer(Solver):
         return tables[0]
 
     def _problem(self, table: Tensor, design: Design, penalty: Penalty) -> OverlapProblem:
-        """The optimizer's problem with overlapping groups, with the given table, design and penalty."""
+        """The optimizer's problem with overlapping groups, for the given table, design and penalty."""
         return OverlapProblem(design, table, penalty, self.support.get(table))
 
     def _penalty(self, table: Tensor) -> Penalty:
@@ -132,7 +131,7 @@ class Majorize(DesignOptimizer):
 
     The search ends when one of two conditions holds:
 
-    - The smallest subgradient is at most `kkt` times the largest gradient at zero weights.
+    - The smallest subgradient of the objective is at most `kkt` times the largest gradient at zero weights.
     - The proved duality gap is at most `gap` times the objective at zero weights."""
 
     def __init__(self, params, inner: int = 10, kkt: float = 1e-9, gap: float = 0.0, lr: float = 1.0) -> None:
@@ -157,7 +156,7 @@ class ADMM(DesignOptimizer):
     """Torch optimizer for overlapping group lasso by ADMM, Algorithm 2 of Yogatama (see `admm`).
 
     The search ends when the criterion `stop` holds at `tolerance`, or after `iterations` iterations. ADMM keeps copies
-    of the rows of each group. With `zeros`, the rows of groups whose copies are all zero are set to zero at the end."""
+    of the rows of each group. With `zeros`, if all copies of a group are zero, its rows are set to zero at the end."""
 
     def __init__(
         self, params, inner: int = 10, rho: float = 1.0, adaptive: bool = False, relax: float = 1.0,
@@ -185,7 +184,7 @@ class ADMM(DesignOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """A torch step of the ADMM optimizer; after convergence, the weights no longer change."""
+        """Take a torch step of the ADMM optimizer; after convergence, the weights no longer change."""
         if self.search is not None and self.converged:
             self.search.done = True
         return super().step(closure)
@@ -199,7 +198,7 @@ class ADMM(DesignOptimizer):
         return Admm(problem, *self._start(table, design), **options)
 
     def _settle(self) -> None:
-        """At the end of the ADMM optimizer's search, set rows to zero if the copies in a group are all zero."""
+        """Set the rows of groups with all-zero copies to zero, at the end of the ADMM optimizer's search."""
         if self.converged and self.param_groups[0]["zeros"] and self.search.problem.grouped:
             self.search.point.W[self._dead_rows()] = 0
             self.search.point.rescore()
@@ -209,7 +208,7 @@ class ADMM(DesignOptimizer):
         return search.certify()
 
     def _dead_rows(self) -> np.ndarray:
-        """A mask of the rows that the ADMM optimizer sets to zero, as the copies in a group are zero: bool [rows]."""
+        """A mask of the rows that the ADMM optimizer sets to zero: the rows of all groups with all-zero copies."""
         search = self.search
         lengths = np.diff(search.problem.bounds)
         living = np.add.reduceat(search.copies.any(1).astype(np.int64), search.problem.bounds[:-1]) > 0
@@ -222,8 +221,7 @@ class StoppedEarly(ADMM):
     """Torch optimizer that stops ADMM for overlapping groups early, with the strength of the groups set to zero.
 
     The iterations minimise the loss with lasso and squares, but stop before convergence. Weights of words in many
-    groups change less than weights of words in few groups. The ADMM parameter rho and the number of iterations
-    determine the model."""
+    groups change less than weights of words in few groups."""
 
     def _penalty(self, table: Tensor) -> Penalty:
         """The penalty of the weight table for the early-stopped optimizer, with zero strength of the groups."""

@@ -61,7 +61,7 @@ class OverlapProblem:
         self._check_bound()
 
     def _check_bound(self) -> None:
-        """Raise an error if a row of the overlap problem has no penalty; a duality gap would be impossible."""
+        """Raise an error if a row of the overlap problem has no penalty, as no finite duality gap could be computed."""
         if self.cut > 0 or not self.grouped:
             return
         bears = np.zeros(self.rows)
@@ -126,7 +126,7 @@ class OverlapPoint:
         self.gradient_of(self.slope)
 
     def gradient_of(self, slope: np.ndarray) -> None:
-        """Overlap problem: compute the gradient with respect to the weights from that with respect to the scores."""
+        """Overlap problem: compute the gradient for the weights from `slope`, the gradient for the scores."""
         row_kernels.gradient(self.problem.data, slope, self.G)
         if self.problem.mask is not None:
             self.G[~self.problem.mask] = 0
@@ -141,8 +141,9 @@ class OverlapPoint:
                 break
 
     def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
-        """A proximal Newton step on some rows of the overlap problem; returns the previous violation of optimality.
-        `ridge` [rows] has the coefficient of |W_j - centre_j|^2 / 2 for each row W_j of the weights."""
+        """Take a proximal Newton step on `rows` of the overlap problem; returns the violation of optimality before it.
+
+        The step lowers loss + lasso + sum over all rows W_j of the weights of ridge_j * |W_j - centre_j|^2 / 2."""
         problem = self.problem
         self.loss, worst = row_kernels.newton(
             problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
@@ -171,8 +172,8 @@ class OverlapPoint:
     ) -> Certificate:
         """The optimality certificate of this point of the overlap problem.
 
-        Dual vectors of zero groups are computed in at most `rounds` rounds of descent. The optional `held` has their
-        initial values, as a pair of factors [groups] and row norms [rows]."""
+        Dual vectors of zero groups are computed in at most `rounds` rounds of descent. The optional `held` defines
+        initial dual vectors, by a factor for each group and a norm for each row."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
@@ -182,7 +183,7 @@ class OverlapPoint:
         rest = _past_cut(rest, self.W, problem.cut)
         left, woken = self._held(rest, dead, held, tolerance, rounds)
         kkt = max(float(np.abs(left).max(initial=0)), slope_of_bias) / problem.steepest
-        # array [rows, outputs], the sum of the dual vectors of all groups
+        # `taken` is an array [rows, outputs], the sum of the dual vectors of all groups
         taken = np.where(living, pull[:, None] * self.W, left - rest)
         return Certificate(self.objective(), self.gap(taken), kkt, woken)
 
@@ -196,7 +197,7 @@ class OverlapPoint:
         return self.gap(self._pull(wide)[:, None] * self.W), blur
 
     def _pull(self, norms: np.ndarray) -> np.ndarray:
-        """Overlap problem: for each row, the sum of penalty strength / norm over the nonzero groups with this row."""
+        """Overlap problem: for each row, the sum of penalty strength / norm over its groups of nonzero norm."""
         problem, pull = self.problem, np.zeros(self.problem.rows)
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = np.where(norms > 0, problem.sets.reach / norms, 0.0)
@@ -206,7 +207,7 @@ class OverlapPoint:
     def _held(self, rest, dead, held, tolerance, rounds) -> tuple[np.ndarray, np.ndarray]:
         """The part of the gradient of the overlap problem that dual vectors of zero groups cannot balance.
 
-        The second result, bool [groups], marks the zero groups that should be nonzero."""
+        The second result is a bool array that marks the zero groups that should be nonzero."""
         sizes = np.where(self.W.any(1), 0.0, np.linalg.norm(rest, axis=1))
         before = sizes.copy()
         factors, guess = held if held is not None else (np.zeros(len(dead)), np.zeros(len(sizes)))
@@ -238,10 +239,10 @@ class OverlapPoint:
         return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
 
     def _excess_of_groups(self, total: np.ndarray) -> float:
-        """Overlap problem: relative excess of the gradient that the dual vectors of groups do not balance.
+        """Overlap problem: the largest excess of any group in the gradient that the dual vectors do not balance.
 
-        `total` [rows, outputs] holds this gradient. Each row counts for its group with the largest penalty strength.
-        The excess of a group is the norm of its rows in `total`, divided by the penalty strength."""
+        `total` [rows, outputs] holds this gradient. Each row is assigned to its group of the largest penalty strength.
+        The excess of a group is the norm of its assigned rows in `total`, divided by the penalty strength."""
         sets, lengths = self.problem.sets, np.diff(self.problem.sets.starts)
         bearers = np.flatnonzero((lengths > 0) & total.any(1))
         rank = np.argsort(sets.reach[sets.groups], kind="stable")
@@ -271,7 +272,7 @@ class OverlapPoint:
 
 
 def _past_cut(rest: np.ndarray, W: np.ndarray, cut: float) -> np.ndarray:
-    """The smallest subgradient of the overlap problem, after the lasso with strength `cut` is included.
+    """The smallest subgradient of the overlap problem, including the lasso with strength `cut`.
 
     `rest` is the gradient without the lasso."""
     return np.where(W != 0, rest + cut * np.sign(W), rest - np.clip(rest, -cut, cut))

@@ -2,11 +2,11 @@
 
 A context is the sequence of words before a next word. Each stored pair of a context and a next word has one weight.
 
-- The contexts form a trie, in which a context is the child of the context without its first word. The file stores the
-  number of children and the first word of each context.
+- The contexts form a trie, in which a context is the child of the context without its first word. For each context, the
+  file stores its first word and the number of its children.
 - A next word is stored as its rank among the next words of the parent context. A word that never follows the parent
-  context is stored as a larger number.
-- A weight takes one bit if it equals the weight of the same word after the nearest shorter context.
+  context is stored as a number above all ranks.
+- A weight takes only one bit if it equals the weight of the same word after the nearest shorter context.
 - All arrays are compressed with zlib."""
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from structsparse.tasks.lm.trie import Trie
 
 TENSOR_PARTS = TensorParts(index=("nodes.", "entries.rank"), labels=("entries.same",))
 KIND = "language model"  # the value of the field `kind` in model.json
-_MOST = np.iinfo(np.int32).max  # maximum count of words, of contexts, and of pairs (context, next word)
-_READING = ("sentences", "tokens", "lower", "classes")  # the stored fields of TextReading, the rules for reading text
+_MOST = np.iinfo(np.int32).max  # maximum number of words, of contexts, and of pairs (context, next word)
+_READING = ("sentences", "tokens", "lower", "classes")  # fields of `TextReading` (rules for reading text) in model.json
 
 
 # --- writing the model folder
 
 
 def save(folder: Path, model: LanguageModel) -> int:
-    """Language-model artifact: write the model folder in float32, completely or not at all.
+    """Language-model artifact: write the model folder atomically, with float32 weights.
 
     Returns the number of bytes written."""
     trie, weights = model.trie, as_float32(folder, model.weights)
@@ -81,9 +81,9 @@ def save(folder: Path, model: LanguageModel) -> int:
 def _ranks(trie: Trie) -> np.ndarray:
     """Language-model artifact: the rank of each entry's word among the next words of the parent context.
 
-    An entry is a pair of a context and a next word. The parent context is the context without its first word. If the
-    word never follows the parent context, the rank is n + c. Here n is the number of next words of the parent context,
-    and c is the code of the word. Entries of the empty context are left out."""
+    An entry is a pair of a context and a next word. The parent context is the context without its first word. A word
+    that never follows the parent context gets the number n + c instead of a rank. n is the number of next words of the
+    parent context, and c is the index of the word in the vocabulary. Entries of the empty context are left out."""
     over = trie.entry_above[trie.words :]
     above = trie.above[trie.entry_node[trie.words :]]
     first, end = trie.starts[above], trie.starts[above + 1]
@@ -92,16 +92,14 @@ def _ranks(trie: Trie) -> np.ndarray:
 
 
 def _smallest(weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Language-model artifact: encode float32 weights as tensors, in the shorter of two codings.
-
-    The codings are zlib (`_deflated`) and the coding of weight tables in other tasks (`encode_table`)."""
+    """Language-model artifact: encode float32 weights as tensors, in the shorter of two codings."""
     plain, coded = {"weights": _deflated(weights)}, encode_table("weights", weights)
     sizes = [sum(array.nbytes for array in tensors.values()) for tensors in (plain, coded)]
     return coded if sizes[1] < sizes[0] and "weights" not in coded else plain
 
 
 def _deflated(array: np.ndarray) -> np.ndarray:
-    """Language-model artifact: compress an array with zlib; bytes of the same significance are stored together."""
+    """Language-model artifact: compress an array with zlib, after grouping its bytes by significance."""
     planes = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.itemsize).T
     return np.frombuffer(zlib.compress(planes.tobytes()), np.uint8)
 
@@ -112,7 +110,7 @@ def _deflated(array: np.ndarray) -> np.ndarray:
 def load(folder: Path, description: dict) -> LanguageModel:
     """Read the artifact of a language model, which is a folder written by `save`.
 
-    An error names the damaged file and the reason."""
+    If a file is damaged, the error names the file and the reason."""
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
         vocabulary, reading = Vocabulary(tuple(description["words"])), TextReading(**description["reading"])
@@ -196,8 +194,7 @@ def _trie(description: dict, tensors: dict) -> Trie:
 def _rank_words_(trie: Trie, ranks: np.ndarray) -> None:
     """Language-model artifact: restore the next words in `trie.entry_word` from their ranks.
 
-    `ranks` has the form that `_ranks` makes. Short contexts come first, because a rank refers to the next words of the
-    parent context."""
+    `ranks` is a result of `_ranks`. Contexts are processed from short to long."""
     entry_node, words = trie.entry_node, trie.entry_word
     begin, end = 1, int(trie.children[1])
     while begin < end:
@@ -225,10 +222,10 @@ def _weights(trie: Trie, tensors: dict) -> np.ndarray:
 
 
 def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> None:
-    """Language-model artifact: raise an error if word codes are invalid, because the file is damaged.
+    """Language-model artifact: raise an error if the word codes in a tensor are invalid.
 
-    Codes must lie below `end`. `owner` has the index of the context that each code belongs to. The codes of one owner
-    must ascend."""
+    All codes must lie below `end`. `owner[i]` is the index of the context to which `codes[i]` belongs. Within each
+    context, the codes must ascend."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < end:
         raise UserError(f"{name} holds {codes.max()}, expected 0 to {end - 1}, the code of a word")
     if ((codes[1:] <= codes[:-1]) & (owner[1:] == owner[:-1])).any():
@@ -236,14 +233,14 @@ def _check_words(name: str, codes: np.ndarray, owner: np.ndarray, end: int) -> N
 
 
 def _code_type(words: int) -> np.dtype:
-    """Language-model artifact: the smallest unsigned integer type for the codes of `words` words and of `<s>`."""
+    """Language-model artifact: the smallest unsigned integer dtype for values up to `words` + 1, such as word codes."""
     return np.min_scalar_type(words + 1)
 
 
 def _inflated(tensors: dict, name: str, kind, size: int) -> np.ndarray:
-    """Language-model artifact: decompress a tensor that `_deflated` made from `size` numbers of type `kind`.
+    """Language-model artifact: decompress a tensor that was compressed with `_deflated`.
 
-    The tensor is removed from the dictionary `tensors`."""
+    The result has `size` numbers of dtype `kind`. The tensor is removed from the dictionary `tensors`."""
     packed, kind = take_bytes(tensors, name), np.dtype(kind)
     inflater, expected = zlib.decompressobj(), size * kind.itemsize
     try:

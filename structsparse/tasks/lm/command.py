@@ -36,8 +36,8 @@ def predict(options: argparse.Namespace, model: LanguageModel) -> None:
 def _scored_lines(model: LanguageModel, coded: ProvisionalText, text: EncodedText) -> str:
     """Language-model subcommand `predict`: the output lines for the sentences of a text.
 
-    Each word and each sentence end has a line with its log-probability. A third column marks unknown words. An empty
-    line follows every sentence."""
+    Each word, and each sentence end `</s>`, has a line with its log-probability. Unknown words have a third column,
+    `<unk>`. An empty line follows every sentence."""
     from structsparse.corpora.text_reading import END, UNKNOWN
 
     lines = []
@@ -50,7 +50,7 @@ def _scored_lines(model: LanguageModel, coded: ProvisionalText, text: EncodedTex
 
 def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
     """Subcommand `structsparse evaluate` of language models: print the perplexity of a text file."""
-    model.log_probabilities(model.encode([[]]))  # compiles functions and fills caches before the clock starts
+    model.log_probabilities(model.encode([[]]))  # compile functions and fill caches before the clock starts
     begin = time.perf_counter()
     figures = model.evaluate(options.file)
     figures["tokens_per_second"] = figures["tokens"] / (time.perf_counter() - begin)
@@ -58,7 +58,7 @@ def evaluate(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _table(figures: dict) -> str:
-    """Language-model subcommand `evaluate`: a console table with the perplexities of a text and its size in words."""
+    """Language-model subcommand `evaluate`: console lines with the perplexities of a text, its size and the speed."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     known, open_ = f"{figures['perplexity']:12,.2f}", f"{figures['perplexity_open']:12,.2f}"
@@ -72,7 +72,7 @@ perplexity_open {open_}   over all, {figures["unknown"]:,} unknown words counted
 def next(options: argparse.Namespace, model: LanguageModel) -> None:
     """Subcommand `structsparse next` of language models: print the most probable next words after a context.
 
-    Each line says how much each suffix of the context adds to the word's score."""
+    Each line has the probability, the word, and what each suffix of the context adds to the word's score."""
     from structsparse.corpora.text_reading import UNKNOWN
 
     unknown = model.unknown_words(options.context)
@@ -83,7 +83,7 @@ def next(options: argparse.Namespace, model: LanguageModel) -> None:
 
 
 def _reasons(word: NextWord) -> str:
-    """Language-model subcommand `next`: a string that says how much each context adds to the score of a next word."""
+    """Language-model subcommand `next`: a string that lists what each suffix of the context adds to a word's score."""
     parts = (f"{' '.join(part.context) or '(any)'} -> {part.weight:+.2f}" for part in word.parts)
     return ", ".join(parts)
 

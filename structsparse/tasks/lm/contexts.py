@@ -16,8 +16,8 @@ from structsparse.corpora.text import EncodedText, Vocabulary
 from structsparse.kernels.features import suffixes as kernels
 
 _MOST = np.iinfo(np.int32).max  # maximum number of entries (context, next word)
-_NODES = ("above", "word", "depth", "chain", "count")  # fields of ContextTree with one element per node
-_ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")  # ContextTree fields, one element per entry
+_NODES = ("above", "word", "depth", "chain", "count")  # fields of ContextTree with one element per node (context)
+_ENTRIES = ("entry_node", "entry_word", "entry_above", "entry_count")  # ContextTree fields of each (context, word)
 
 
 class Places(NamedTuple):
@@ -39,36 +39,37 @@ class ContextTree:
 
     - The contexts of a target are the sequences of the last 0 .. order - 1 words before the target.
     - A node is a context, and node 0 is the empty context. The parent is the context without its first word.
-    - An entry is a pair of a context and a next word. The empty context has an entry for each of the V words.
+    - An entry is a pair of a context and a next word. The empty context has an entry for every word of the vocabulary.
     - Nodes are sorted by context length. Entries are sorted by node, then by word.
 
-    In a collapsed tree, a node stands for several contexts of different lengths at the same text positions. The node's
-    `depth` is the length of the longest of these contexts. The node's `word` is the first word of the shortest."""
+    In a collapsed tree, a node may stand for several contexts of different lengths at the same text positions. The
+    node's `depth` is the length of the longest of these contexts. The node's `word` is the first word of the
+    shortest."""
 
-    words: int  # V, the number of words that can be predicted; code V is <s>, which occurs only in contexts
+    words: int  # number of predictable words; the same number is the code of <s>, which occurs only in contexts
     order: int  # contexts have at most order - 1 words
     collapsed: bool  # whether a node may stand for several contexts; if not, the tree is a trie
-    above: np.ndarray  # int32 [nodes], index of the parent, the context without its first word; -1 for node 0
-    word: np.ndarray  # int32 [nodes], code of the first word of the context; -1 for node 0
+    above: np.ndarray  # int32 [nodes], index of the parent (the context without its first word); -1 for node 0
+    word: np.ndarray  # int32 [nodes], code of the first word of the node's shortest context; -1 for node 0
     depth: np.ndarray  # int32 [nodes], number of words of the node's longest context
     chain: np.ndarray  # int32 [nodes], number of contexts that the node stands for; 1 in a trie
     count: np.ndarray  # int32 [nodes], number of training targets after the node's context
     ends: np.ndarray  # int32 [nodes], number of targets whose longest known context is this node
     entry_node: np.ndarray  # int32 [entries], the node (context) of each entry
     entry_word: np.ndarray  # int32 [entries], the code of the next word of each entry
-    entry_above: np.ndarray  # int32 [entries], entry of the same word after the parent context; -1 without parent
+    entry_above: np.ndarray  # int32 [entries], index of the same word's entry at the parent context; -1 for no parent
     entry_count: np.ndarray  # int32 [entries], number of occurrences of each entry in training
-    entry_ends: np.ndarray  # int32 [entries], number of targets for which no entry with a longer context exists
-    node_levels: np.ndarray  # int64 [order + 1], index of the first node of each level (context length)
-    entry_levels: np.ndarray  # int64 [order + 1], index of the first entry of each level (context length)
+    entry_ends: np.ndarray  # int32 [entries], number of targets for which this is the entry with the longest context
+    node_levels: np.ndarray  # int64, shape [order + 1]: element k is the index of the first node with k words
+    entry_levels: np.ndarray  # int64, shape [order + 1]: element k is the index of the first entry after k words
     vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def build(cls, text: EncodedText, order: int, collapse: bool = False) -> ContextTree:
         """Build the context tree of a text.
 
-        If `collapse` is set, a context is merged into its parent context when both occur at the same positions of the
-        text. Otherwise, the tree is a trie."""
+        If `collapse` is set, a context is merged into its parent when both occur at the same positions of the text.
+        Without `collapse`, the tree is a trie."""
         return _build(text, order, collapse)
 
     @property
@@ -78,7 +79,7 @@ class ContextTree:
 
     @property
     def entries(self) -> int:
-        """The number of entries of the context tree, which are pairs of a context and a next word."""
+        """The number of entries of the context tree (pairs of a context and a next word)."""
         return len(self.entry_node)
 
     @cached_property
@@ -99,7 +100,7 @@ class ContextTree:
     def entry_depth(self) -> np.ndarray:
         """Context tree of a text: the number of words in the context of each entry (int32 [entries]).
 
-        If the entry stands for several contexts, the longest context counts."""
+        If an entry stands for several contexts (collapsed tree), this is the length of the longest one."""
         return self.depth[self.entry_node]
 
     @property
@@ -123,8 +124,8 @@ class ContextTree:
     def locate(self, text: EncodedText) -> Places:
         """Find the targets (words to predict) of a text in the context tree, which must be a trie.
 
-        The result has, for each target, the longest known context, and the entry of the word with the longest
-        context."""
+        For each target, the result has the node of the longest known context, and the entry (context, target word) with
+        the longest context."""
         self._require_trie("searched")
         if len(text.vocabulary) != self.words:
             raise UserError(
@@ -141,8 +142,8 @@ class ContextTree:
     def collapse(self) -> tuple[ContextTree, np.ndarray]:
         """Collapse the context tree: merge a context into its parent if both occur at the same positions of the text.
 
-        The tree must be a trie. Returns the collapsed tree, and for each entry of the trie the index of its entry in
-        the collapsed tree (int32 [entries])."""
+        The tree must be a trie. Returns the collapsed tree, and the index of each entry (context, next word) of the
+        trie in the collapsed tree (int32 [entries])."""
         self._require_trie("collapsed")
         node_of, entry_of = np.empty(self.nodes, np.int32), np.empty(self.entries, np.int32)
         depth, chain = np.empty(self.nodes, np.int32), np.empty(self.nodes, np.int32)
@@ -168,16 +169,17 @@ class ContextTree:
     def tops(self) -> np.ndarray:
         """Context tree of a text: the number of words in the shortest context of each node (int32 [nodes]).
 
-        In a trie, this is the shortest context that `collapse` would merge with the node's context."""
+        In a trie, the contexts that `collapse` would merge into one node count as contexts of the same node."""
         tops = self.depth + np.int32(1) - self.chain
         return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
 
     def prune(self, alive: np.ndarray) -> tuple[ContextTree, np.ndarray]:
-        """Remove dead entries from the context tree, and contexts that are no longer needed; the tree must be a trie.
+        """Remove entries (context, next word) from the context tree, and contexts that are no longer needed.
 
-        `alive` (bool [entries]) marks the living entries. Entries of the empty context and contexts above a living
-        entry are always kept. `entry_above` becomes the nearest kept entry of the same word after a shorter context.
-        Returns the smaller trie, and the old index of each of its entries (int64)."""
+        The tree must be a trie. `alive` (bool array over all entries) marks the entries to keep. Entries of the empty
+        context are always kept. `entry_above` becomes the nearest kept entry of the same word after a shorter context.
+
+        Returns the smaller trie, and for each of its entries the index in the old trie (int64)."""
         alive = np.array(alive, bool)
         if alive.shape != (self.entries,):
             raise UserError(f"alive has shape {alive.shape}, expected one value for each of {self.entries:,} entries")
@@ -198,13 +200,13 @@ class ContextTree:
         return self._with(nodes, entries, **levels), rows
 
     def restrict(self, places: Places) -> tuple[ContextTree, np.ndarray]:
-        """The part of the context tree for some targets (words to predict), and each entry's index in the full tree.
+        """The part of the context tree for some targets (words to predict), and its entries' indices in the full tree.
 
-        `places` has the longest known contexts of these targets. The part has all suffixes of these contexts, with all
-        their entries. `count` and `entry_count` keep the values of the full tree, but `ends` and `entry_ends` count
-        only the given targets."""
+        `places` has the places of these targets in the tree. The part has the longest known context of each target, and
+        all suffixes of this context. `count` and `entry_count` keep the values of the full tree. `ends` and
+        `entry_ends` count only the given targets."""
         touched = self._paths(places.node)
-        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # element 0 is overwritten below
+        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # element 0 becomes -1 below
         begins = np.zeros(len(touched) + 1, np.int64)
         np.cumsum(self.starts[touched + 1] - self.starts[touched], out=begins[1:])
         rows = np.empty(begins[-1], np.int64)
@@ -248,7 +250,9 @@ class ContextTree:
         return np.unique(np.concatenate(levels))
 
     def _with(self, nodes: dict, entries: dict, **rest) -> ContextTree:
-        """A copy of the context tree with other arrays of nodes and entries; `ends` and `entry_ends` are recomputed."""
+        """A copy of the context tree with the given arrays of nodes and entries.
+
+        The fields `ends` and `entry_ends` are computed again."""
         ends = kernels.left_over(nodes["count"], nodes["above"])
         entry_ends = kernels.left_over(entries["entry_count"], entries["entry_above"])
         return replace(self, **nodes, **entries, ends=ends, entry_ends=entry_ends, **rest)
@@ -262,7 +266,7 @@ class ContextTree:
 def _first_places(numbers: np.ndarray, count: int) -> np.ndarray:
     """Context tree of a text: the index where each value 0 .. count - 1 first occurs in `numbers` (int64 [count]).
 
-    The first occurrences of the values must be in ascending order."""
+    In `numbers`, each value must first occur before all larger values."""
     running = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
 
@@ -312,21 +316,21 @@ class _LevelBuilder(NamedTuple):
     order: int  # contexts have at most order - 1 words
     collapse: bool  # whether a context joins its parent context if both occur at the same positions
     by_code: np.ndarray  # int32 [positions], the positions of the text sorted by word code
-    group: np.ndarray  # int32 [positions], group of each target (the targets after the same words); -1 for none
-    entry: np.ndarray  # int32 [positions], each target's entry with the longest context so far
+    group: np.ndarray  # int32 [positions], group of each target; targets after the same words share a group; -1: none
+    entry: np.ndarray  # int32 [positions], index of each target's entry with the longest context so far
 
     def level(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
         """Build the level of the context tree that has the contexts of k words.
 
-        A group is the set of all targets (words to predict) after the same k - 1 words. `sizes` and `node_of` have, for
-        each group, the number of targets and the node of the k - 1 words. New nodes are numbered from `first_node`, and
-        new entries from `first_entry`.
+        A group is the set of all targets (words to predict) after the same k - 1 words. For each group, `sizes` has the
+        number of targets, and `node_of` the node of these words. New nodes are numbered from `first_node`, new entries
+        from `first_entry`.
 
         Returns five arrays:
 
-        - the new nodes [5, nodes], with the rows parent, word, depth, chain and count
-        - for each context that joined its parent (collapsing), the node index of the parent
-        - the new entries [4, entries], with the rows node, word, parent entry and count
+        - the new nodes [5, nodes], with rows for the fields above, word, depth, chain and count of `ContextTree`
+        - for each context that was merged into its parent (collapsed tree), the node index of the parent
+        - the new entries [4, entries], with rows for entry_node, entry_word, entry_above and entry_count
         - `sizes` for the groups of the next level
         - `node_of` for the groups of the next level"""
         codes, group = self.codes, self.group
@@ -353,9 +357,9 @@ class _LevelBuilder(NamedTuple):
 
 
 def _joined_rows(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Context tree of a text: join the arrays [rows, columns] of all levels into one array per row.
+    """Context tree of a text: join the arrays [rows, columns] of all levels into one long array per row.
 
-    `parts` is the list of these arrays. It is emptied to save memory."""
+    `parts` is the list of the arrays to join. It is emptied to save memory."""
     rows = [np.concatenate([part[row] for part in parts]) for row in range(len(parts[0]))]
     parts.clear()
     return rows

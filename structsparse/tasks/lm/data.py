@@ -27,8 +27,8 @@ class LanguageData:
     A context is a sequence of words before a word to predict."""
 
     texts: TextSplits
-    tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # context trie for each model order
-    truth: tuple[str, ...] = ()  # names of groups planted in a synthetic corpus; always empty for texts
+    tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # model order -> trie of contexts
+    truth: tuple[str, ...] = ()  # names of the relevant groups of an artificial corpus; always empty for texts
     metric: str = "perplexity"  # name of the dev score by which models are compared
 
     @property
@@ -69,7 +69,7 @@ class TargetBatch:
     part: str  # name of the text: train, dev or test
     chosen: np.ndarray | None  # int64 [targets], indices of the targets in the text; None: all targets
     items: int  # number of targets in the batch
-    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # sentence indices for error messages; unused
+    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # indices of sentences for error messages; empty
 
 
 class TargetBatches(Progress):

@@ -5,7 +5,7 @@ context without the first word of h. For a word w that has no weight after h,
 
     p(w | h) = p(w | h') Z(h') / Z(h).
 
-Z(h) is the sum of exp(score) over all words after h. The back-off weight of h in the file is Z(h') / Z(h)."""
+Z(h) is the sum over all words of exp(score of the word after h). The back-off weight of h is Z(h') / Z(h)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.trie import Trie
 
-_ROWS = 1 << 15  # number of lines that are yielded at once
+_ROWS = 1 << 15  # maximum number of lines in each yielded block
 _NEVER = "-99"  # log10 probability of `<s>` in the ARPA format; `<s>` is never predicted
 
 
@@ -47,7 +47,7 @@ def tsv(model: LanguageModel) -> Iterator[str]:
 def arpa(model: LanguageModel) -> Iterator[str]:
     """Language-model export: lines of an ARPA file, with log10 probabilities and back-off weights, short n-grams first.
 
-    The file has the contexts, the n-grams with a weight, and all prefixes of both, as the format requires."""
+    The n-grams are the contexts, each context followed by each of its next words, and all prefixes of these."""
     grams = _grams(model.trie)
     yield "\\data\\\n" + "".join(f"ngram {k}={len(level.last)}\n" for k, level in enumerate(grams, start=1))
     for length in range(1, len(grams) + 1):
@@ -66,17 +66,17 @@ class _Grams:
 
     prefix: np.ndarray  # int64 [n-grams], index of the shorter n-gram without the last word; -1 for single words
     last: np.ndarray  # int64 [n-grams], the code of the last word
-    node: np.ndarray  # int64 [n-grams], the trie node of the context with exactly these words; -1 for none
+    node: np.ndarray  # int64 [n-grams], the trie node of the context with exactly these words; -1 if there is none
 
 
 def _grams(trie: Trie) -> list[_Grams]:
     """Language-model export: the n-grams of an ARPA file, one `_Grams` for each length.
 
-    The n-grams are the contexts, each context followed by each of its next words, and all prefixes of both."""
+    The n-grams are the contexts, each context followed by each of its next words, and all prefixes of these."""
     base = trie.words + 1
-    # deep: contexts with unread words; at: for each of them, the trie node that has the next unread word
+    # contexts are read word by word; deep: nodes of contexts not yet read completely; at: nodes with their next words
     deep, at = np.arange(1, trie.nodes), np.arange(1, trie.nodes)
-    number = np.full(trie.nodes, -1)  # for each node: index of the n-gram of the words read so far
+    number = np.full(trie.nodes, -1)  # for each context: index of the n-gram of its words read so far
     levels = [_Grams(np.full(base, -1), np.arange(base), np.full(base, -1))]
     entry_node, depth = trie.entry_node, trie.depth
     number[deep], at = trie.word[deep], trie.above[at]
@@ -101,7 +101,7 @@ def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: sl
     """Language-model export: lines of an ARPA file for some n-grams of one length; `rows` selects the n-grams."""
     trie, level = model.trie, grams[length - 1]
     codes = np.empty((len(level.last[rows]), length + 1), np.int32)
-    codes[:, 0] = trie.words + 1  # not a word code: it ends contexts at the beginning of their row
+    codes[:, 0] = trie.words + 1  # the code of no word, so that no context reaches into the preceding row
     number = np.arange(len(level.last))[rows]
     for k in range(length, 0, -1):
         codes[:, k], number = grams[k - 1].last[number], grams[k - 1].prefix[number]
@@ -116,10 +116,9 @@ def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: sl
 
 
 def _locate_last(trie: Trie, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Language-model export: find the last word of every n-gram in the trie.
+    """Language-model export: find the trie node and the entry that give the probability of each n-gram's last word.
 
-    Returns, for each n-gram, the node of the longest known context before the last word, and the entry of the last word
-    with the longest context. `codes` has the word codes of an n-gram in each row, after a first column without
-    words."""
+    The node is the longest known context before the last word. The entry (context, last word) has the longest context.
+    Each row of `codes` has a column without a word, then the word codes of an n-gram."""
     node, entry = trie.locate_codes(codes.ravel(), np.arange(1, len(codes) + 1) * codes.shape[1] - 1)
-    return node, np.where(codes[:, -1] == trie.words, 0, entry)  # `<s>` has no entry; 0 is a placeholder
+    return node, np.where(codes[:, -1] == trie.words, 0, entry)  # `<s>` has no entry: 0 is a placeholder

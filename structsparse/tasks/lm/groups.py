@@ -15,7 +15,7 @@ from structsparse.tasks.lm.contexts import ContextTree
 
 @dataclass(frozen=True, eq=False)
 class ContextLayout(TableLayout):
-    """Layout of the weight vector for groups of language-model weights: one weight per context-tree entry.
+    """Layout of the weight vector for groups of language-model weights: one weight for each entry of the context tree.
 
     An entry is a pair of a context and a next word."""
 
@@ -36,9 +36,9 @@ def by_suffix(
 ) -> Forest:
     """Make nested groups of language-model weights: a forest with one tree for each next word.
 
-    A group has the weight of a context and a word, and the weights of this word after all longer contexts that end in
-    this context. If several contexts share a weight (collapsed tree), the penalty counts the weight once per
-    context."""
+    Each pair of a context and a word has a group. The group has the weight of this pair, and the weights of the same
+    word after all longer contexts that end with this context. If several contexts share a weight (collapsed tree), the
+    penalty counts it once per context."""
     tree = layout.tree
     if tuple(shape) != (tree.entries,):
         raise UserError(
@@ -53,7 +53,7 @@ def by_suffix(
 class EntryNames(Sequence):
     """Names for the groups of language-model weights, such as `the chief -> executive` (context and next word).
 
-    Each name is made when it is read."""
+    A name is made only when it is accessed."""
 
     def __init__(self, tree: ContextTree):
         self.tree = tree

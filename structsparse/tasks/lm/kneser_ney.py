@@ -10,7 +10,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.text import EncodedText
 from structsparse.tasks.lm.contexts import ContextTree, Places
 
-FALLBACK = (0.5, 1.0, 1.5)  # default discounts of counts 1, 2 and 3 or more, if there are too few counts for estimates
+FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2 and 3 or more, if the counts allow no estimate
 
 
 class KneserNey:
@@ -26,10 +26,9 @@ class KneserNey:
     - c(h .) is the sum of c(h w) over all words w.
     - D is the discount of the count c(h w). If `modified` is set, D differs for counts 1, 2 and 3 or more (Chen and
       Goodman 1998). Otherwise D = n1 / (n1 + 2 n2), where n1 and n2 are the numbers of pairs h w with count 1 and 2.
-    - backoff(h) is the sum of the discounts after h, divided by c(h .).
+    - backoff(h) is the sum of the discounts of all words after h, divided by c(h .).
 
-    Discounts are estimated separately for each length of h. The order of the model may be lower than that of the
-    trie."""
+    Discounts are estimated separately for each length of h."""
 
     def __init__(self, tree: ContextTree, order: int | None = None, modified: bool = True) -> None:
         if tree.collapsed:
@@ -40,7 +39,7 @@ class KneserNey:
         self.tree, self.order, self.modified = tree, order, modified
         levels = [self._level(k) for k in range(min(order, len(tree.node_levels) - 1))]
         discounted, backoff, self.discounts = zip(*levels, strict=True)
-        self.discounted = np.concatenate(discounted)  # float64 [entries], discounted count / count of the context
+        self.discounted = np.concatenate(discounted)  # float64 [entries], discounted count / count of context
         self.backoff = np.concatenate(backoff)  # float64 [nodes], back-off weight of each context
 
     @property
@@ -56,8 +55,11 @@ class KneserNey:
     def _level(self, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Kneser-Ney estimates for the contexts of k words.
 
-        Returns the discounted relative frequencies of the entries, the back-off weights of the contexts, and the
-        discounts."""
+        Returns three arrays:
+
+        - the discounted relative frequency of each entry (context, next word)
+        - the back-off weight of each context
+        - the discounts of counts 0, 1, 2 and 3 or more"""
         tree = self.tree
         nodes, entries = slice(*tree.node_levels[k : k + 2]), slice(*tree.entry_levels[k : k + 2])
         node = tree.entry_node[entries] - nodes.start
@@ -95,14 +97,14 @@ class KneserNey:
         return result
 
     def log_probabilities(self, text: EncodedText | Places) -> np.ndarray:
-        """Kneser-Ney model: the natural log-probability of each target, which is a word to predict (float64 [targets]).
+        """Kneser-Ney model: the natural log-probability of each target (word to predict) of a text (float64 [targets]).
 
-        `text` has the encoded targets, or the places of the targets in the context tree."""
+        `text` is the encoded text, or the places of its targets in the context tree."""
         node, entry = self.tree.locate(text) if isinstance(text, EncodedText) else text
         node, entry = _up(node, self.tree.above, self.nodes), _up(entry, self.tree.entry_above, self.entries)
         result = self.probabilities[entry]
         home = self.tree.entry_node[entry]
-        longer = np.flatnonzero(node != home)  # indices of targets whose word is unseen after the context `node`
+        longer = np.flatnonzero(node != home)  # indices of targets whose word never follows the context in training
         while len(longer):
             result[longer] *= self.backoff[node[longer]]
             node[longer] = self.tree.above[node[longer]]
@@ -127,7 +129,8 @@ class KneserNey:
 def discounts_of(counts: np.ndarray, modified: bool) -> np.ndarray:
     """The Kneser-Ney discounts of counts 0, 1, 2 and 3 or more (float64 [4]).
 
-    `counts` has the counts of all pairs of a context and a next word, for contexts of one length."""
+    `counts` has the counts of all pairs of a context and a next word, for contexts of one length. If `modified` is not
+    set, all positive counts have the same discount."""
     n1, n2, n3, n4 = np.bincount(counts, minlength=5)[1:5].tolist()
     if not modified:
         one = n1 / (n1 + 2 * n2) if n1 else FALLBACK[0]
@@ -141,10 +144,9 @@ def discounts_of(counts: np.ndarray, modified: bool) -> np.ndarray:
 
 
 def _up(places: np.ndarray, above: np.ndarray, size: int) -> np.ndarray:
-    """Kneser-Ney model of a lower order: replace each index in a trie by its nearest ancestor below `size`.
+    """Kneser-Ney model of a lower order: replace each index in a trie by that of the nearest ancestor below `size`.
 
-    `places` are indices of nodes, or of entries. `above` has the parent of each node or entry. Indices below `size`
-    stay."""
+    `places` are the indices of nodes, or of entries. `above` has the index of the parent of each node or entry."""
     places = places.astype(np.int64)
     deep = np.flatnonzero(places >= size)
     while len(deep):

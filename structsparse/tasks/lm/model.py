@@ -17,7 +17,7 @@ from structsparse.weights.notes import notes_of
 if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree, Places
 
-BASES = "none", "unigram"  # choices of model.base, a constant score per word: zero, or its log share in training
+BASES = "none", "unigram"  # choices of model.base, the constant score of a word: 0, or the log of its share in training
 UNSEEN = 0.5  # count of a word that does not occur in training; it is positive so that the logarithm is finite
 
 
@@ -26,7 +26,7 @@ class NgramModel(nn.Module):
 
         p(word | context) is proportional to exp(base[word] + sum over e of features[e] * table[e])
 
-    - e runs over the entries, which are pairs of the word and a known suffix of the context, the empty suffix included.
+    - e runs over the entries: pairs of the word with each known suffix of the context, including the empty suffix.
     - features[e] is alpha^k for a suffix of k words. In a collapsed tree, an entry stands for several contexts, and
       features[e] is the sum of alpha^k over these contexts.
     - base is zero ("none"), or the logarithm of the word's share of the training text ("unigram"). A word that does not
@@ -50,22 +50,22 @@ class NgramModel(nn.Module):
         notes_of(self.table).curvature = self.curvature()
 
     def _describe(self) -> None:
-        """N-gram model: compute the constant weight factors (features) and word scores from the context tree.
+        """N-gram model: compute the constants `features`, `base` and `shares` from the context tree.
 
-        The results have the precision and the device of the weights."""
+        The constants get the dtype and the device of the weights."""
         tree = self.tree
         features = depth_features(tree, self.alpha)
         counts = np.maximum(tree.entry_count[: tree.words], UNSEEN)
         shares = torch.from_numpy(np.log(counts / counts.sum())).to(self.table)
         self.features = None if features is None else torch.from_numpy(features).to(self.table)  # factor of each weight
-        self.base = shares if self.base_name == "unigram" else None  # constant score of each word; None: zeros
+        self.base = shares if self.base_name == "unigram" else None  # constant score of each word; None: all zero
         self.shares = shares  # logarithm of each word's share of the training text
 
     def _apply(self, fn, recurse: bool = True) -> NgramModel:
-        """N-gram model: move the model to another device or precision.
+        """N-gram model: move the model to another device or dtype.
 
-        For a new precision, the constants that belong to the context tree are computed again. The curvature is only
-        converted."""
+        For a new dtype, the constants `features`, `base` and `shares` are computed again. The curvature (a
+        preconditioner for solvers) is only converted."""
         dtype, curvature = self.table.dtype, notes_of(self.table).curvature
         super()._apply(fn, recurse)
         notes_of(self.table).curvature = curvature.to(self.table)
@@ -88,8 +88,8 @@ class NgramModel(nn.Module):
     def surprise_of(self, structure: Contexts, rows: Tensor) -> Tensor:
         """N-gram model: the sum of -log p(target | context) over some training targets (words to predict).
 
-        `structure` is the part of the context tree for these targets. `rows` has the index in the full tree of each
-        entry of this part. The part must have all entries of the empty context."""
+        `structure` is the part of the context tree for these targets. `rows` has the index in the full tree for each
+        entry (context, word) of this part."""
         features = None if self.features is None else self.features.index_select(0, rows)
         increments = Increments(_SelectRows.apply(self.table, rows, self.structure.memory), features, self.base)
         return structure.surprise(increments, structure.node_ends, structure.entry_ends)
@@ -113,15 +113,11 @@ class NgramModel(nn.Module):
             feature * reach * max(count, expected count) / targets
 
         - feature: the factor of the weight in the score of the word
-        - reach: the sum of the factors alpha^k of all contexts of k words, from the empty context to this context; in a
-          collapsed tree, to the shortest context that has the weight
+        - reach: the sum of alpha^k for k = 0 .. the number of words of the context; if several contexts share the
+          weight (collapsed tree), the shortest context counts
         - count: the number of occurrences in training
         - expected count: the number of occurrences that the model with the weights of `start` expects
-        - targets: the number of words in training
-
-        The reach accounts for the weights of shorter contexts in the same scores. On the Penn Treebank, the reach
-        reduced training from 60 to 20 steps. With signed weights, the expected count reduced training from 60 to 15
-        steps."""
+        - targets: the number of words in training"""
         structure, table = self.structure, self.start().requires_grad_()
         with torch.enable_grad():
             excess = torch.autograd.grad(self.surprise(table), table)[0].double()
@@ -133,7 +129,9 @@ class NgramModel(nn.Module):
 
     @torch.no_grad()
     def log_probabilities(self, places: Places) -> Tensor:  # shape [targets], float64
-        """N-gram model: log p(target | context) of targets (words to predict) with known places in the context tree."""
+        """N-gram model: log p(target | context) of targets (words to predict).
+
+        `places` has the places of the targets in the context tree."""
         node, entry = (torch.as_tensor(np.asarray(place)).to(self.table.device).long() for place in places[:2])
         sums = self.structure.path_sums(self())
         return sums[entry] - self.structure.log_partition(sums)[node]
@@ -177,7 +175,7 @@ def depth_features(tree: ContextTree, alpha: float) -> np.ndarray | None:
 def reaches(tree: ContextTree, alpha: float) -> np.ndarray:
     """N-gram model: the sum of alpha^k over k = 0 .. the length of the context, for each entry (float64 [entries]).
 
-    If an entry stands for several contexts (collapsed tree), the length of the shortest counts."""
+    If several contexts share an entry (collapsed tree), the length of the shortest one is taken."""
     return _powers(tree, alpha)[tree.tops() + 1][tree.entry_node]
 
 

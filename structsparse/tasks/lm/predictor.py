@@ -25,7 +25,7 @@ from structsparse.tasks.lm.trie import Trie
 if TYPE_CHECKING:
     from structsparse.tasks.lm.contexts import ContextTree
 
-_EXPECTED = "a language model reads texts (str) or sentences (lists of words)"  # beginning of error messages
+_EXPECTED = "a language model reads texts (str) or sentences (lists of words)"  # start of messages about wrong input
 LONGEST = 1000  # maximum number of words of a random sentence, as some models never predict a sentence end
 Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # one text, a file, several texts, or several lists of words
 
@@ -33,7 +33,7 @@ Texts = str | os.PathLike | Iterable[str | Sequence[str]]  # one text, a file, s
 class ScoredWord(NamedTuple):
     """Language-model predictor: a word of a text and its log-probability after the words before it."""
 
-    word: str  # the word as the model reads it (such as in small letters); `</s>` at the end of a sentence
+    word: str  # the word as the model reads it (for example lower-cased); `</s>` at the end of a sentence
     log_probability: float  # natural logarithm of the probability
     known: bool  # whether the vocabulary has the word; unknown words are scored as `<unk>`
 
@@ -49,7 +49,7 @@ class NextWord(NamedTuple):
     """Language-model predictor: a probable next word, with its probability and what each context adds to its score."""
 
     word: str
-    probability: float  # softmax of the word's score among all words; the score is the sum of the weights in `parts`
+    probability: float  # probability of the word after the context: softmax over the scores of all words
     parts: tuple[Part, ...]  # what each context adds to the score, beginning with the empty context
 
 
@@ -67,14 +67,14 @@ class LanguageModel:
         p(word | context) is proportional to exp(base[word] + sum over k of alpha^k * weight_k)
 
     Here weight_k is the weight of the word after the last k words of the context, k = 0, 1, 2, ... Missing weights are
-    zero."""
+    zero. base[word] is a constant score, and alpha a constant."""
 
     vocabulary: Vocabulary  # the words that can be predicted
     reading: TextReading  # rules by which text is split into sentences and words
     trie: Trie  # the contexts, and the next words that have a weight after each context
     weights: np.ndarray  # float32 or float64 [entries], one weight for each context and next word
     alpha: float = 1.0  # weights of contexts of k words are multiplied by alpha^k
-    base: np.ndarray | None = None  # float32 or float64 [words], constant added to the score of each word; None: zeros
+    base: np.ndarray | None = None  # float32 or float64 [words], constant added to the score of each word; None: 0
 
     def __repr__(self) -> str:
         """Language-model predictor: a short description with the numbers of words, contexts and weights."""
@@ -101,7 +101,9 @@ class LanguageModel:
 
     @cached_property
     def increments(self) -> np.ndarray:
-        """Language-model predictor: what each entry (context, word) adds to the score of the word: float64 [entries]"""
+        """Language-model predictor: what each entry (context, word) adds to the score of the word.
+
+        The result is float64 [entries]."""
         scale = np.power(float(self.alpha), self.trie.depth)
         increments = self.weights * np.repeat(scale, np.diff(self.trie.starts))
         if self.base is not None:
@@ -131,8 +133,8 @@ class LanguageModel:
     def predict(self, texts: Texts) -> list[list[ScoredWord]]:
         """Language-model predictor: the log-probabilities of the words and sentence ends of each text.
 
-        `texts` is one text (str), a list of texts, a list of sentences (lists of words), or the `Path` of a file, plain
-        or gzipped. For a file, the result has a list for each sentence."""
+        `texts` is one text (str), a list of texts, a list of sentences (lists of words), or the `Path` of a file. For a
+        file, the result has a list for each sentence."""
         if not isinstance(texts, os.PathLike):
             return [[*self.scored_words(coded, text)] for coded, text in self._texts(texts)]
         result = []
@@ -148,17 +150,17 @@ class LanguageModel:
         return [self.next_words(text, count) for text in _listed(texts)]
 
     def marginals(self, texts: Texts) -> NoReturn:
-        """Language-model predictor: raise an error; a language model has no hidden variables and hence no marginals."""
+        """Language-model predictor: raise an error, because a language model has no hidden variables."""
         raise UserError(
             "a language model has no marginals, the words of a text are given; predict(texts) tells their "
             "log-probabilities, distribution(context) the probability of every next word"
         )
 
     def evaluate(self, source: Texts) -> dict[str, float]:
-        """Language-model predictor: the perplexity of texts, and the numbers of sentences and words.
+        """Language-model predictor: the perplexity of texts, and the counts of sentences and words.
 
-        `perplexity` is over the words in the vocabulary. `perplexity_open` is over all words. `source` is the path of a
-        file, plain or gzipped, or a list of texts or of sentences (lists of words)."""
+        `perplexity` is computed over the words in the vocabulary, `perplexity_open` over all words. `source` is a list
+        of texts, a list of sentences (lists of words), or the path of a file (plain or gzipped)."""
         score, sentences = Perplexity(), 0
         blocks = self.stream(Path(source)) if isinstance(source, str | os.PathLike) else self._texts(source)
         for coded, text in blocks:
@@ -207,7 +209,7 @@ class LanguageModel:
     def _sentences(self, text: str | Sequence[str]) -> Iterable[tuple[list[str], bool]]:
         """Language-model predictor: the sentences of one text, in pieces.
 
-        A piece is a list of tokens, and whether the sentence ends after these tokens."""
+        Each piece is a pair: a list of tokens, and whether the sentence ends after these tokens."""
         if isinstance(text, str):
             return sentences_of([(line, True) for line in text.split("\n")], self.reading)
         if isinstance(text, Sequence) and all(isinstance(word, str) for word in text):
@@ -221,10 +223,10 @@ class LanguageModel:
         return self._after(self.trie.path(self._codes(context))[-1])
 
     def next_words(self, context: str | Sequence[str], count: int = 10) -> list[NextWord]:
-        """Language-model predictor: the most probable next words after a context, most probable first.
+        """Language-model predictor: the `count` most probable next words after a context, most probable first.
 
-        Each word comes with what each suffix of the context adds to its score. A context that begins with `<s>` is the
-        beginning of a sentence."""
+        Each word comes with what each suffix of the context adds to its score. If the context begins with `<s>`, it is
+        the beginning of a sentence."""
         if type(count) is not int or count < 1:
             raise UserError(f"the {count} most probable words were requested, expected a number from 1 on")
         path = self.trie.path(self._codes(context))
@@ -267,11 +269,10 @@ class LanguageModel:
         return [word for word in self._words(context)[1] if word not in self.vocabulary.codes]
 
     def _words(self, context: str | Sequence[str], opens: bool = False) -> tuple[bool, list[str]]:
-        """Language-model predictor: whether a context begins a sentence, and the words of the context.
+        """Language-model predictor: whether a context is the beginning of a sentence, and the words of the context.
 
-        The reading rules of the model are applied to the words. `<s>` or `</s>` in the context begins a sentence, and
-        the words before this mark are left out. `opens` says whether a context without such a mark begins a
-        sentence."""
+        A sentence begins after the last mark `<s>` or `</s>` in the context. Words before this mark are left out. If
+        there is no mark, `opens` says whether the context is the beginning of a sentence."""
         if not isinstance(context, Iterable):
             raise UserError(f"{_EXPECTED}, got {context!r:.60}")
         tokens = self.reading.split(context) if isinstance(context, str) else list(context)
@@ -284,21 +285,21 @@ class LanguageModel:
     def _codes(self, context: str | Sequence[str], opens: bool = False) -> list[int]:
         """Language-model predictor: the codes of the words of a context.
 
-        If the context begins a sentence, the code of `<s>` comes first. `opens` says whether a context that contains
-        neither `<s>` nor `</s>` begins a sentence."""
+        If the context is the beginning of a sentence, the code of `<s>` comes first. `opens` decides this if the
+        context contains neither `<s>` nor `</s>`."""
         opens, words = self._words(context, opens)
         codes, unknown = self.vocabulary.codes, self.vocabulary.unknown
         return [*([self.vocabulary.start] if opens else []), *(codes.get(word, unknown) for word in words)]
 
     def _after(self, node: int) -> np.ndarray:
-        """Language-model predictor: the probability of every word after the context of a trie node: float64 [words]"""
+        """Language-model predictor: the probability of every word after a trie node's context (float64 [words])."""
         return np.exp(self.trie.after(node, self.scores) - self.log_z[node])
 
     def _parts(self, path: Sequence[int], word: int) -> Iterator[Part]:
-        """Language-model predictor: what each context adds to the score of a word.
+        """Language-model predictor: yield what each suffix of a context adds to the score of a word.
 
-        `path` lists the trie nodes of the contexts, from the empty context to the longest known context. Contexts
-        without a weight for the word are left out."""
+        `path` lists the trie nodes of the suffixes, from the empty suffix to the longest known one. Suffixes without a
+        weight for the word are left out."""
         for node in path:
             entry = self.trie.entry(node, word)
             if node == 0 or entry >= 0:
@@ -307,7 +308,7 @@ class LanguageModel:
 
 
 def _listed(texts: str | Iterable[str | Sequence[str]]) -> Iterable[str | Sequence[str]]:
-    """Language-model predictor: the texts given to a method; a single string becomes a list of one text."""
+    """Language-model predictor: the argument `texts` of a method; a single string becomes a list of one text."""
     if isinstance(texts, str):
         return [texts]
     if not isinstance(texts, Iterable):

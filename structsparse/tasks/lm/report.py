@@ -25,15 +25,15 @@ def write_tables(folder: Path, tree: ContextTree, weights: np.ndarray) -> tables
 
 
 def write_log_probabilities(path: Path, log_probabilities: np.ndarray) -> None:
-    """Language-model report: write the log-probabilities of the test words in the vocabulary as a numpy file.
+    """Language-model report: write the log-probabilities of the test words to a numpy file.
 
-    With two such files, two language models can be compared word by word."""
+    Words outside the vocabulary are left out."""
     with atomic_file(path) as file:
         np.save(file, log_probabilities)
 
 
 def by_depth(tree: ContextTree, weights: np.ndarray) -> tables.Table:
-    """Language-model report: a table with the numbers of contexts and nonzero weights for each length of context."""
+    """Language-model report: a table with counts of contexts and of nonzero weights for each length of context."""
     depth, living = tree.depth[tree.entry_node], weights != 0
     contexts = np.zeros(tree.nodes, bool)
     contexts[tree.entry_node[living]] = True
@@ -49,9 +49,9 @@ def by_depth(tree: ContextTree, weights: np.ndarray) -> tables.Table:
 
 
 def heaviest(tree: ContextTree, weights: np.ndarray) -> tables.Table:
-    """Language-model report: a table of the weights with the largest |weight| times occurrences in training.
+    """Language-model report: a table of the heaviest nonzero weights, heaviest first.
 
-    Each weight belongs to a pair of a context and a next word."""
+    The heaviness is |weight| times the occurrences of its context and next word in training."""
     gains = np.abs(weights) * tree.entry_count
     entries = np.argsort(-gains, kind="stable")[: min(int((weights != 0).sum()), MOST_ENTRIES)]
     contexts = (tree.context(node) for node in tree.entry_node[entries].tolist())
@@ -63,8 +63,8 @@ def heaviest(tree: ContextTree, weights: np.ndarray) -> tables.Table:
 def distinct_parameters(tree: ContextTree, weights: np.ndarray) -> int:
     """Language-model report: the number of parameters, as defined by Nelakanti et al. (2013, definition 3).
 
-    This is the number of nonzero weights, but a weight does not count if it equals its parent weight and is the only
-    nonzero child. The parent weight has the same next word, and the context without its first word."""
+    The parent of a weight belongs to the same next word, and to the context without its first word. Every nonzero
+    weight counts, with one exception: a weight that equals its parent, and is the only nonzero child of this parent."""
     living = weights != 0
     above, below = tree.entry_above[tree.words :], slice(tree.words, None)
     living_children = np.bincount(above[living[below]], minlength=tree.entries)

@@ -10,18 +10,19 @@ from structsparse.kernels.structures import contexts_pruned as kernels
 from structsparse.tasks.lm.trie import Trie
 
 _LEAST = 1e-280  # minimum sum of unnormalized proposal probabilities; smaller sums are inexact in floating point
-_TRIES = 1000  # maximum number of proposals; then the word is drawn from the full vocabulary
+_TRIES = 1000  # maximum number of proposals; after these, the word is drawn without rejection
 
 
 class Sampler:
     """Sampler of next words from a language model: exact rejection sampling.
 
-    The probability of a word is proportional to its mass exp(score / temperature). The gain of a context for a word is
-    the increase of the mass over the next shorter context. Negative increases are replaced by 0.
+    The probability of a word after a context is proportional to its mass exp(score / temperature). The gain of a word
+    at a context is its mass after this context, minus its mass after the next shorter one. Negative gains are replaced
+    by 0. At the empty context, the gain is the mass.
 
     1. Propose a suffix of the context and a word, with a probability proportional to the gain.
     2. Accept the word with probability m / s. Here m is the mass of the word after the whole context. s is the sum of
-       the gains of all suffixes for the word.
+       the word's gains at all suffixes.
     3. Repeat until a word is accepted."""
 
     def __init__(self, trie: Trie, scores: np.ndarray, temperature: float):
@@ -52,7 +53,7 @@ class Sampler:
     def _draw_among_all(self, node: int, generator: np.random.Generator) -> int:
         """Sampling from a language model: draw a next word from the full vocabulary, without rejection.
 
-        This is for contexts with many rejections or with masses too small for floating point."""
+        This is used after too many rejections, or if exp(score / temperature) is close to zero."""
         scores = self.trie.after(node, self._scores)
         masses = np.cumsum(np.exp((scores - scores.max()) * self._cooling))
         return int(np.searchsorted(masses, generator.random() * masses[-1], side="right"))

@@ -10,18 +10,18 @@ import numpy as np
 class Perplexity:
     """The score of a language model: perplexity, exp of the mean negative log-probability of the targets.
 
-    A target is a word or sentence end to predict. `perplexity` is over the targets in the vocabulary, as in papers.
-    `perplexity_open` is over all targets, with unknown words scored as `<unk>`."""
+    A target is a word or sentence end to predict. `perplexity` is over the targets in the vocabulary. `perplexity_open`
+    is over all targets, with unknown words scored as `<unk>`."""
 
     def __init__(self) -> None:
-        # four numbers: the summed negative log-probability and the count of known targets, then of unknown targets
+        # summed negative log-probability and count of the targets in the vocabulary, then of all other targets
         self.counts = np.zeros(4)
 
     def add(self, log_probabilities: np.ndarray, known: np.ndarray) -> None:
         """Add targets (words to predict) to the perplexity score of a language model.
 
-        `log_probabilities` [targets] are natural logarithms. `known` (bool [targets]) says which targets are in the
-        vocabulary."""
+        - `log_probabilities`: array of natural logarithms, one for each target
+        - `known`: bool array, whether each target is in the vocabulary"""
         for place, mask in ((0, known), (2, ~known)):
             self.counts[place : place + 2] += -log_probabilities[mask].sum(), mask.sum()
 
@@ -37,9 +37,9 @@ class Perplexity:
 
 
 def _exp_of_mean(total: float, count: float) -> float:
-    """Perplexity score: exp(total / count) of a summed negative log-probability; NaN if the count is zero.
+    """Perplexity score: exp(total / count), where `total` is a summed negative log-probability.
 
-    If the value is too large for a float, the result is infinity."""
+    The result is NaN if the count is zero, and infinity if the value is too large for a float."""
     try:
         return math.exp(total / count) if count else math.nan
     except OverflowError:

@@ -51,8 +51,8 @@ def _blocks(
 ) -> Iterator[ProvisionalText]:
     """Text stream for a language model: group sentences into blocks of at least BLOCK words.
 
-    `pieces` yields pairs: a list of tokens, and whether the sentence ends there. When `due()` is true, a block may be
-    smaller. If the text has an error, the sentences before the error are yielded first."""
+    `pieces` yields pairs: a list of tokens, and whether the sentence ends after these tokens. When `due()` is true, a
+    block may be smaller. If the text has an error, the sentences before the error are yielded first."""
     buffer, words, any_block, failure = [], 0, False, None
     try:
         for tokens, ends in pieces:
@@ -61,7 +61,7 @@ def _blocks(
             if ends and words and (words >= BLOCK or due()):
                 coded = code_pieces(source, buffer, reading)
                 buffer, words = [], 0
-                if coded.tokens:  # the block has words, not only `<s>` and `</s>`
+                if coded.tokens:  # false if the block has no words, only `<s>` and `</s>`
                     any_block = True
                     yield coded
     except UserError as error:

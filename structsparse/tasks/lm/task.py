@@ -32,14 +32,13 @@ from structsparse.training.stage import Stage, StageResult, TermPenalties
 from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 
-PRECISIONS = "float32", "float64"  # choices of model.precision, the number type of the weights
+PRECISIONS = "float32", "float64"  # choices of model.precision, the dtype of the weights
 
 
 def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
     """Language-model task: make the log-linear n-gram model with initial weights.
 
-    If `collapse` is set, nested contexts share their weights if they occur at the same positions of the training
-    text."""
+    If `collapse` is set, contexts that occur at the same positions of the training text share their weights."""
     if collapse and alpha != 1:
         raise UserError(
             f"model.collapse=true joins contexts with equal weights, but model.alpha={alpha} makes their weights "
@@ -60,7 +59,7 @@ def kneser_ney(data: LanguageData, order: int, modified: bool) -> KneserNey:
 
 
 class LanguageModule(TaskModule):
-    """The Lightning module of the language-model task that trains an `NgramModel`.
+    """The Lightning module of the language-model task, which trains an `NgramModel`.
 
     If contexts share weights (collapsed tree), the model is expanded to the full trie of contexts for evaluation."""
 
@@ -77,8 +76,8 @@ class LanguageModule(TaskModule):
     ) -> None:
         super().__init__(loss, optimizer, Perplexity, penalised, final_lr, fingerprint)
         self.model, self.trie, self.texts = model, trie, texts
-        self._places: dict[str, Places] = {}  # results of the method `places`, by part
-        # results of `on_trie`: the model on the full trie, and the index in the collapsed tree of each trie entry
+        self._places: dict[str, Places] = {}  # cache of the method `places`; keys: train, dev, test
+        # cache of `on_trie`: the model on the full trie, and for each trie entry its index in the collapsed tree
         self._on_trie: list | None = None
 
     @property
@@ -106,7 +105,7 @@ class LanguageModule(TaskModule):
         return self._places[part]
 
     def count(self, batch: TargetBatch, score: Perplexity) -> None:
-        """Language-model task: add all words of the batch's part (dev or test) to the score of an n-gram model."""
+        """Language-model task: add the n-gram log-probabilities of all words of `batch.part` to a score."""
         text = self.texts[batch.part]
         score.add(self.log_probabilities(batch.part), text.known[text.targets])
 
@@ -144,7 +143,7 @@ class KneserNeyModule(TaskModule):
         return mean_surprise(self, batch)
 
     def count(self, batch: TargetBatch, score: Perplexity) -> None:
-        """Language-model task: add all words of the batch's part (dev or test) to the score of a Kneser-Ney model."""
+        """Language-model task: add the Kneser-Ney log-probabilities of all words of `batch.part` to a score."""
         text = self.texts[batch.part]
         score.add(self.log_probabilities(batch.part), text.known[text.targets])
 
@@ -175,9 +174,7 @@ class LanguageModelTask(Task):
     tensor_parts = artifact.TENSOR_PARTS
 
     def prepare(self, corpus: TextSplits, features: Mapping, filter: Callable, cache: int) -> LanguageData:
-        """Language-model task: the data for training, made from a corpus of running text.
-
-        Contexts are counted later, when a model is built."""
+        """Language-model task: make the data for training from a corpus of running text."""
         if not isinstance(corpus, TextSplits):
             raise UserError("task=lm reads running text: take data=text, ptb or another corpus of it")
         if "templates" in features or not filters.keeps_all(filter):
@@ -201,13 +198,13 @@ class LanguageModelTask(Task):
         return module, penalties
 
     def validate(self, stage: Stage, data: LanguageData, optimizer: torch.optim.Optimizer) -> None:
-        """Language-model task: refuse penalties on parameters that n-gram models do not have."""
+        """Language-model task: raise an error for penalties on parameters that n-gram models do not have."""
         borne(stage.terms, ["model.table"])
 
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Language-model task: refuse online solvers, which cannot train n-gram models."""
+        """Language-model task: raise an error for online solvers, which go from sentence to sentence."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=lm; take fista, or "
@@ -217,14 +214,14 @@ class LanguageModelTask(Task):
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[LanguageData, dict[str, Tensor]]:
         """Language-model task: the data and the masks of nonzero weights for the next training stage.
 
-        All contexts stay in the data. Masks that keep all weights are left out."""
+        The data keep all contexts. Masks that keep all weights are left out."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
     def inherit(self, module: LanguageModule, before: StageResult, support: dict[str, Tensor]) -> None:
         """Language-model task: start an n-gram model from the weights of the previous stage.
 
-        Weights outside the masks `support` become zero."""
+        Weights that a mask in `support` excludes become zero."""
         old, new = before.module.model.table, module.model.table
         if old.shape != new.shape:
             raise UserError("warm=true: this model cannot start from the weights of the stage before; set it to false")
@@ -270,7 +267,7 @@ class LanguageModelTask(Task):
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         """Language-model task: write the artifact of an n-gram model; returns the size in bytes.
 
-        A Kneser-Ney model cannot be exported, and the result is None."""
+        For a Kneser-Ney model, nothing is written, and the result is None."""
         if isinstance(result.module, KneserNeyModule):
             console.print("no model folder: model=kneser_ney is a baseline that is counted, it cannot be exported")
             return None

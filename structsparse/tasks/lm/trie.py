@@ -22,13 +22,13 @@ class Trie:
     - An entry is a pair of a context and a next word. Entries are sorted by node, then by word.
     - The empty context has an entry for every word."""
 
-    words: int  # V, the number of words; code V is <s>, the start of a sentence, which occurs only in contexts
+    words: int  # number of words; the same number is the code of <s> (start of a sentence), which no entry predicts
     order: int  # contexts have at most order - 1 words
-    above: np.ndarray  # int32 [nodes], index of the parent, the context without its first word; -1 for node 0
+    above: np.ndarray  # int32 [nodes], index of the parent (the context without its first word); -1 for node 0
     word: np.ndarray  # int32 [nodes], code of the first word of the context; -1 for node 0
     starts: np.ndarray  # int32, shape [nodes + 1]: the entries of node n have the indices starts[n] : starts[n + 1]
     entry_word: np.ndarray  # int32 [entries], the code of the next word of each entry
-    counts: np.ndarray | None = None  # int64 [entries], occurrences in training; None for a model read from a folder
+    counts: np.ndarray | None = None  # int32 [entries], occurrences in training; None for a model read from a folder
 
     @property
     def nodes(self) -> int:
@@ -51,8 +51,8 @@ class Trie:
     def entry_above(self) -> np.ndarray:
         """Trie of a trained language model: the index of the entry above each entry (int32 [entries]); -1 for none.
 
-        An entry is a pair (context, word). The entry above has the same word, after the nearest shorter context that
-        has one."""
+        An entry is a pair of a context and a next word. The entry above has the same next word. Its context is the
+        nearest shorter context that has an entry for this word."""
         above = np.empty(self.entries, np.int32)
         kernels.entries_above(self.above, self.starts, self.entry_word, above)
         return above
@@ -61,7 +61,7 @@ class Trie:
     def depth(self) -> np.ndarray:
         """Trie of a trained language model: the number of words of each context (int32 [nodes])."""
         depth = np.zeros(self.nodes, np.int32)
-        begin, end = 0, 1  # nodes begin to end - 1 are a level; the children of these nodes are the next level
+        begin, end = 0, 1  # nodes begin .. end - 1 are the contexts of one length; their children have the next length
         while begin < end:
             begin, end = end, int(self.children[end])
             depth[begin:end] = depth[self.above[begin:end]] + 1
@@ -90,7 +90,7 @@ class Trie:
         return node, entry
 
     def path(self, context: Sequence[int]) -> list[int]:
-        """Trie of a trained language model: the nodes of all known suffixes of a context, from the empty suffix on.
+        """Trie of a trained language model: the nodes of all known suffixes of a context, shortest suffix first.
 
         `context` has word codes in text order."""
         nodes = [0]
@@ -103,7 +103,7 @@ class Trie:
         return nodes
 
     def context(self, node: int) -> list[int]:
-        """Trie of a trained language model: the codes of the words of a node's context, in text order."""
+        """Trie of a trained language model: the word codes of a node's context, in text order."""
         codes = []
         while node > 0:
             codes.append(int(self.word[node]))
@@ -120,7 +120,7 @@ class Trie:
         return of_word
 
     def entry(self, node: int, word: int) -> int:
-        """Trie of a trained language model: the entry of a word at a node; -1 if the node has no entry for the word."""
+        """Trie of a trained language model: the index of the entry for a word at a node; -1 if there is none."""
         begin, end = self.starts[node : node + 2].tolist()
         place = begin + int(np.searchsorted(self.entry_word[begin:end], word))
         return place if place < end and self.entry_word[place] == word else -1

@@ -29,8 +29,8 @@ class ArcArrays:
     """Arc arrays of a parser: the candidate arcs of one part of a treebank, with features and gold heads.
 
     Sentence s has the words offsets[s] : offsets[s + 1] and the arcs arcs[s] : arcs[s + 1]. A scorer reads either
-    `bags` (the feature rows of each arc) or `template_atoms` (hashed word attributes). Both are computed when first
-    read."""
+    `bags` (the feature rows of each arc) or `template_atoms` (hashed word attributes). Each of the two is computed when
+    first read."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ArcArrays:
         begins, ends = self.arcs[sentences], self.arcs[sentences + 1]
         sizes = np.diff(self.bags.offsets)[ranges(begins, ends - begins)]
         bounds = zip(self.bags.offsets[begins].tolist(), self.bags.offsets[ends].tolist(), strict=True)
-        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # slices save memory
+        ids = np.concatenate([self.bags.ids[begin:end] for begin, end in bounds])  # slices save memory: no index array
         return ids, np.concatenate([[0], np.cumsum(sizes)])
 
     def with_bags(self, bags: Bags) -> ArcArrays:
@@ -81,7 +81,7 @@ class ArcArrays:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Arc arrays: the number of words of each sentence: int64 [sentences]"""
+        """Arc arrays: the number of words of each sentence (int64 array [sentences])."""
         return np.diff(self.offsets)
 
     def batch(self, sentences: np.ndarray, items: int) -> ArcBatch:
@@ -101,7 +101,7 @@ class ArcArrays:
 class ArcPassage:
     """A passage of arc arrays for an online solver: the indices of some sentences; arcs are not copied."""
 
-    source: ArcArrays  # the arcs of the whole treebank
+    source: ArcArrays  # the arcs of one part of the treebank: train, dev or test
     sentences: Tensor  # int64 [sentences of the passage]: sentence indices in the order of training
     epoch: int  # the index of the training epoch
 
@@ -120,7 +120,7 @@ def arrays_of_parts(
     templates: Sequence[ArcTemplate],
     make_bags: Callable[[str, Treebank], Bags],
 ) -> dict[str, ArcArrays]:
-    """The arc arrays of all parts of a treebank; `make_bags(part, treebank)` makes the bags of a part on demand."""
+    """The arc arrays of all parts of a treebank; `make_bags(part, treebank)` computes the features."""
     return {
         part: ArcArrays(treebank, templates, punctuation(part), lambda tb, part=part: make_bags(part, tb), part)
         for part, treebank in parts.items()

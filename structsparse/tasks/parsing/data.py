@@ -43,16 +43,16 @@ class ParsingData(CorpusParts):
     templates: tuple[ArcTemplate, ...]
     make_index: Callable[[], ArcIndex]  # makes the index of all features; called only when the index is needed
     arrays: dict[str, ArcArrays]  # the arc arrays of each part: train, dev, test
-    projective: bool  # whether trees have no crossing arcs
-    single_root: bool  # whether exactly one word of a sentence has the root as head
+    projective: bool  # whether predicted trees must have no crossing arcs
+    single_root: bool  # whether exactly one word of a predicted tree must have the root as head
     notes: tuple[str, ...]  # messages for the user
     label_templates: tuple[ArcTemplate, ...] = ()  # templates of the relation classifier; empty: none is trained
     min_count: int = 1  # the index has only features that occur on at least this number of training arcs
     bits: int = WORD  # bits of a feature key; features of a template with equal keys share a weight
-    open: bool = True  # whether the next stage may use features without a weight, if their template was selected
+    open: bool = True  # whether the next stage may use all features of selected templates
     closed: bool = False  # whether only features of `index` may have nonzero weights
     reduced: bool = False  # whether features have been dropped from the index
-    short: ArcIndex | None = None  # the index with shortened keys that the artifact stores, if any
+    short: ArcIndex | None = None  # the index with shortened keys for the artifact; None: keys are not shortened
     metric: str = "uas"  # the name of the dev score by which models are compared
     score: type[TreeScore] = TreeScore  # the class of scores on dev and test
 
@@ -73,7 +73,7 @@ class ParsingData(CorpusParts):
 
     @property
     def counted_layout(self) -> ArcLayout:
-        """The layout of the weight table for all features in the parser's data, from counts, without an index."""
+        """The layout of the weight table for the parser's data, from feature counts, without building an index."""
         if self.closed:
             return self.layout
         counts = ArcKeys(self.splits.train, self.templates).distinct_counts()
@@ -81,7 +81,7 @@ class ParsingData(CorpusParts):
         return ArcLayout([template.name for template in self.templates], offsets, LABELS, self.reduced)
 
     def keep(self, alive: np.ndarray) -> ParsingData:
-        """The data of a parser with only the features whose rows are marked in `alive`, bool [rows]."""
+        """The data of a parser with only the features whose rows are marked in the bool array `alive`."""
         if alive.all():
             return self
         index, new_row = self.index.keep(alive)
@@ -102,7 +102,7 @@ class ParsingData(CorpusParts):
         )
 
     def shortened(self, guard: int, alive: np.ndarray) -> ParsingData:
-        """The data of a parser with shortened keys of the features marked in `alive`, bool [rows].
+        """The data of a parser with shortened feature keys, for the feature rows marked in the bool array `alive`.
 
         Features of dev and test are looked up again with the short keys. The scores on dev and test then equal those of
         the artifact."""
@@ -119,7 +119,7 @@ class ParsingData(CorpusParts):
         return [*self.splits.describe(), model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
-        """Batches of the parser's data: `size` sentences of a part (train, dev or test).
+        """Batches of the parser's data: batches of `size` sentences from a part (train, dev or test).
 
         Without `shuffle`, batches serve for prediction and have at most `SMALL_BATCH` sentences, to save memory."""
         size = min(size or SMALL_BATCH, SMALL_BATCH) if not shuffle else size
@@ -145,7 +145,7 @@ def prepare(
     labels: bool = False,
     open: bool = True,
 ) -> ParsingData:
-    """Prepare the data of a parser from a treebank; with `labels`, a classifier of relations is trained too.
+    """Prepare the data of a parser from a treebank; with `labels`, include templates for a relation classifier.
 
     `choose` is a filter of arc templates. Features are computed when a model first needs them. If the filter keeps all
     templates, features are cached on disk for later runs; the cache holds at most `cache` megabytes."""
@@ -191,9 +191,9 @@ def _label_templates(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcT
 def _lazy_features(
     splits: TreebankSplits, templates: tuple[ArcTemplate, ...], min_count: int, bits: int = WORD, megabytes: int = 0
 ) -> tuple[Callable[[], ArcIndex], dict[str, ArcArrays]]:
-    """Lazy features for the data of a parser: a function that makes the feature index, and the arc arrays of all parts.
+    """Lazy features for the data of a parser: they are computed, or loaded from the disk cache, when first needed.
 
-    Features are computed, or loaded from the cache on disk, when first needed."""
+    Returns a function that makes the feature index. Also returns the arc arrays of all parts."""
     if megabytes == 0:
         make_index = lru_cache(None)(lambda: ArcIndex.fit(splits.train, templates, min_count, bits))
         return make_index, _arrays(splits, templates, make_index)

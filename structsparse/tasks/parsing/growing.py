@@ -41,10 +41,10 @@ class GrowingArcScorer(PartialTable):
         super().__init__(1, [("keys", torch.int64), ("templates", torch.int32)])
         self.open = True  # whether features without a row may get a row
         self._slots: key_table.Slots | None = None  # the hash table from keys to weights
-        self._hashed: Tensor | None = None  # the weights at the last update of the hash table; None: out of date
+        self._hashed: Tensor | None = None  # the weights at the last update of `_slots`; None: `_slots` is out of date
 
     def forward(self, batch: ArcBatch) -> Tensor:
-        """Growing table of a parser: the score of every arc: [batch, size, size], by modifier and head.
+        """Growing table of a parser: the scores [batch, size, size] of all arcs, by sentence, modifier and head.
 
         `size` is the length of the longest sentence plus 1, for the root."""
         if self.table.device.type != "cpu":
@@ -80,7 +80,7 @@ class GrowingArcScorer(PartialTable):
     # --- rows in memory
 
     def release(self) -> Tensor | None:
-        """Growing table of a parser: drop rows of zeros, and return the old indices of the kept rows.
+        """Growing table of a parser: drop rows with weight zero, and return the old indices of the kept rows.
 
         Returns None if all rows are kept. If no feature can get a new row (`open` is false), no row is dropped."""
         return super().release() if self.open else None
@@ -100,7 +100,7 @@ class GrowingArcScorer(PartialTable):
     def groups_of(self, make: Callable, layout: ArcLayout, name: str) -> HeldTemplates:
         """Growing table of a parser: groups of the rows by arc template; other groups are refused.
 
-        `make` is the configured function that makes groups; it must be that of groups=template."""
+        `make` is the configured function that makes groups; only that of groups=template is accepted."""
         kind, options = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
         if kind is not by_template:
             raise UserError("model=arcs_growing takes groups=template only; for other groups take model=arcs")
@@ -108,12 +108,12 @@ class GrowingArcScorer(PartialTable):
         return HeldTemplates(layout.templates, sizes, options.get("weights", "sqrt_size"), name, self)
 
     def spread(self, penalty: Penalty) -> Tensor:
-        """Growing table of a parser: the mask of the rows that a penalty has not set to zero: bool [rows, 1]"""
+        """Growing table of a parser: a bool array [rows, 1] that marks rows that a penalty has not set to zero."""
         return penalty.survivors(self.table.detach()).expand(self.held, 1)
 
 
 class HeldTemplates(Partition):
-    """Groups of the rows of a growing table of a parser: one group for each arc template.
+    """Groups of the rows in a parser's growing table: one group for each arc template.
 
     A group has only the rows in memory. Its size and its group weight count all training features of the template."""
 
@@ -129,15 +129,15 @@ class HeldTemplates(Partition):
 
     @property
     def ids(self) -> Tensor:
-        """Growing table of a parser: the group (arc template) of each row in memory: int64 [rows, 1]"""
+        """Growing table of a parser: the group (index of the arc template) of each row in memory: int64 [rows, 1]."""
         return self.scorer[0].templates.long()[:, None]
 
     @property
     def shape(self) -> torch.Size:
-        """Growing table of a parser: the shape of the weights in memory: [rows, 1]"""
+        """Growing table of a parser: the shape [rows, 1] of the weights in memory."""
         return self.scorer[0].table.shape
 
     @property
     def shared(self) -> list[int]:
-        """Growing table of a parser: the dimensions along which all weights belong to one group: none."""
+        """Growing table of a parser: the dimensions along which all weights belong to one group (there are none)."""
         return []

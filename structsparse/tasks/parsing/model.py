@@ -44,7 +44,7 @@ class ArcBatch:
     gold: Tensor  # int64 [batch, longest sentence]: the gold head of each word, padded
     punctuation: Tensor  # bool [words]: whether each word is punctuation
     lengths: Tensor  # int64 [batch]: the number of words of each sentence
-    sentences: Tensor  # int64 [batch]: `chosen` as a tensor
+    sentences: Tensor  # int64 [batch]: `chosen` as a torch tensor
     items: int  # number of sentences in the training step, over all processes
     cache: BatchCache | None = None  # results kept for a batch that is used again
     part: str = ""  # the part of the corpus: train, dev or test
@@ -56,16 +56,16 @@ class ArcBatch:
 
     @property
     def ids(self) -> Tensor:
-        """Parser model: the active feature rows of all arcs of a batch: int32 [occurrences]"""
+        """Parser model: the active feature rows of all arcs of a batch, one arc after another (int32 tensor)."""
         return self._bag[0]
 
     @property
     def offsets(self) -> Tensor:
-        """Parser model: where in `ids` the feature rows of each arc begin: int64 [arcs + 1]"""
+        """Parser model: where in `ids` the feature rows of each arc begin (int64 tensor [arcs + 1])."""
         return self._bag[1]
 
     def pad(self, arcs: Tensor) -> Tensor:
-        """Parser model: arc scores [arcs] as a padded tensor [batch, size, size], by modifier and head.
+        """Parser model: arc scores [arcs] as a padded tensor [batch, size, size], by sentence, modifier and head.
 
         `size` is the length of the longest sentence plus 1, for the root."""
         batch, longest = self.gold.shape
@@ -74,13 +74,13 @@ class ArcBatch:
 
 
 def places_of_arcs(lengths: np.ndarray, size: int) -> np.ndarray:
-    """Parser model: the index of each arc in a flattened padded tensor [sentences, size, size]: int64 [arcs]
+    """Parser model: the index of each arc in a flattened padded tensor [sentences, size, size].
 
     `lengths` holds the number of words of each sentence. `size` is the maximum length + 1, for the root."""
     squares = lengths.astype(np.int64) ** 2
     sentence = np.repeat(np.arange(len(lengths)), squares)
     modifier, head = np.divmod(ranges(np.zeros_like(squares), squares), np.repeat(lengths, squares))
-    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # skips arcs from a word to itself
+    return (sentence * size + modifier + 1) * size + head + (head > modifier)  # the last summand skips head = modifier
 
 
 class ArcScorer(FeatureTable):
@@ -93,7 +93,7 @@ class ArcScorer(FeatureTable):
         self.table = nn.Parameter(zeros_on_large_pages(sizes.rows, 1))  # weight of each feature: [rows, 1]
 
     def forward(self, batch: ArcBatch) -> Tensor:
-        """Parser model: the linear score of every arc: [batch, size, size], by modifier and head."""
+        """Parser model: the linear scores of all arcs, as a padded tensor by sentence, modifier and head."""
         return batch.pad(bag_sum(self.table, batch.ids, batch.offsets).squeeze(1))
 
 
@@ -112,5 +112,5 @@ class Parser(nn.Module):
         return (GrowingTreeSweeper if isinstance(self.scorer, GrowingTable) else TreeSweeper)(self, solver)
 
     def forward(self, batch: ArcBatch) -> Tensor:
-        """Parser model: the score of every arc of a batch: [batch, size, size], by modifier and head."""
+        """Parser model: the scores of all arcs, as a padded tensor by sentence, modifier and head."""
         return self.scorer(batch)

@@ -100,9 +100,9 @@ class DependencyParser:
         return [[RankedTree(_tree(tree.words), tree.score, tree.probability) for tree in trees] for trees in ranked]
 
     def marginals(self, sentences: Input) -> list[np.ndarray]:
-        """Parser predictor: the marginal probability of every arc, for each sentence float64 [words, words + 1]
+        """Parser predictor: the marginal probabilities of all arcs, as a float64 array [words, words + 1] per sentence.
 
-        Row m, column h holds the arc from head h to word m + 1. Words are counted from 1; head 0 is the root."""
+        Entry [m, h] belongs to the arc from head h to word m + 1. Words are counted from 1; head 0 is the root."""
         sentences = self._sentences(sentences)
         results = [np.zeros((0, 1)) for _ in range(len(sentences))]
         for scores, batch, *_ in self._scored(sentences):
@@ -143,7 +143,7 @@ class DependencyParser:
         """Parser predictor: the `count` best trees of each sentence, best first, as arrays.
 
         If a sentence has fewer trees, all its trees are returned. With `probabilities`, the result includes the
-        marginal probability of each arc."""
+        marginal probability of each arc of these trees."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UserError(f"the {count} best trees were requested, expected a number from 1 on")
         results: list[list[RankedWords]] = [[] for _ in range(len(sentences))]
@@ -209,7 +209,7 @@ class DependencyParser:
         return None if self.relations is None else self.relations.predict(sentences, heads)
 
     def _marginals(self, scores: Tensor, batch: ArcBatch) -> Tensor:
-        """Parser predictor: the marginal probability of every arc of a batch: float64 [batch, n, n + 1]
+        """Parser predictor: the marginal probability of every arc of a batch (float64 tensor [batch, n, n + 1]).
 
         The second index is the modifier, the third the head; head 0 is the root. n is the length of the longest
         sentence."""
@@ -219,8 +219,8 @@ class DependencyParser:
     def _scored(self, sentences: Sentences) -> Iterator[tuple[Tensor, ArcBatch, np.ndarray, Tensor]]:
         """Parser predictor: score the arcs of sentences batch by batch, longest sentences first.
 
-        Yields for each batch: the arc scores, the batch, the positions of its tokens in the input, and a mask of words
-        (bool [batch, length of the longest sentence])."""
+        Yields for each batch: the arc scores, the batch, the positions of its tokens in the input, and a mask [batch,
+        longest sentence] that is true at words and false at padding."""
         order = np.argsort(-sentences.lengths, kind="stable")
         order = order[: np.count_nonzero(sentences.lengths)]  # empty sentences have no trees
         arcs = (sentences.lengths[order].astype(np.int64) + 1) ** 2
@@ -228,7 +228,7 @@ class DependencyParser:
             chosen = order[begin:end]
             lengths = sentences.lengths[chosen].astype(np.int64)
             longest, source = int(lengths[0]), _BatchArcs(self.index.bags(sentences.select(chosen)))
-            # An `ArcBatch` has gold heads and punctuation, which prediction does not read.
+            # an `ArcBatch` needs gold heads and punctuation; prediction does not read them, so zeros suffice
             gold, marks = np.zeros((len(chosen), longest), np.int64), np.zeros(int(lengths.sum()), bool)
             arrays = places_of_arcs(lengths, longest + 1), gold, marks, lengths, chosen
             batch = ArcBatch(source, chosen, *map(torch.from_numpy, arrays), len(chosen))
@@ -248,9 +248,9 @@ class _BatchArcs:
 
 
 def _of_heads(marginals: Tensor, heads: Tensor) -> Tensor:
-    """Parser predictor: the probability of the arc to each word from its given head: [batch, n]
+    """Parser predictor: the probability of the arc to each word from its given head (tensor [batch, n]).
 
-    `marginals` [batch, n, n + 1] holds the probability of each arc by modifier and head. `heads` [batch, n] holds the
+    `marginals` [batch, n, n + 1] holds the probability of each arc, by modifier and head. `heads` [batch, n] holds the
     given heads. n is the length of the longest sentence."""
     return marginals.gather(2, heads.unsqueeze(2)).squeeze(2)
 

@@ -77,7 +77,7 @@ def fit_relations(
 def averaged(
     ids: np.ndarray, offsets: np.ndarray, gold: np.ndarray, shape: tuple[int, int], seed: int = 0, epochs: int = EPOCHS
 ) -> np.ndarray:
-    """The weights of a relation classifier, averaged over all updates: float32 [features, relations]
+    """The weights of a relation classifier, averaged over all updates (float32 array [features, relations]).
 
     Arc a has the features ids[offsets[a] : offsets[a + 1]] and the relation gold[a]."""
     weights, past = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -112,7 +112,7 @@ class Labelling:
         return cls(model, parts, features, time.perf_counter() - begin)
 
     def codes(self, part: str, sentences: np.ndarray, heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Relation classifier: codes of the gold and the predicted relations of some sentences, [tokens] each.
+        """Relation classifier: codes of the gold and the predicted relations, for all tokens of some sentences.
 
         `heads` holds the given head of each token. The relations seen in training have the codes from 0 on; unknown
         relations follow."""

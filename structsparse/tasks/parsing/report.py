@@ -39,8 +39,8 @@ def living_templates(result: StageResult) -> list[str]:
 def count_features(data: ParsingData, first: StageResult) -> int:
     """Parser report: the number of arc features in training.
 
-    A growing weight table has rows for some features only. In this case all features are counted, by the groups of the
-    penalty or in the treebank."""
+    A growing weight table has rows for some features only. All features are then counted: from the group sizes of the
+    penalty or, without groups, in the treebank."""
     if not isinstance(first.module.parser.scorer, GrowingArcScorer):
         return len(data.index)
     groups = first.penalties[TABLE].groups if TABLE in first.penalties and first.data is data else None

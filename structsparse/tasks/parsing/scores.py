@@ -33,7 +33,7 @@ class TreeScore:
 
     @property
     def counts(self) -> np.ndarray:
-        """Parser score: the counts from which fractions are computed, in the order of `COUNTED`: int64 [counts]"""
+        """Parser score: the counts from which fractions are computed (int64 array in the order of `COUNTED`)."""
         return self._counts
 
     @counts.setter
@@ -45,7 +45,7 @@ class TreeScore:
         self._counts = counts
 
     def __add__(self, other: Self) -> Self:
-        """Add the counts of two parser scores: the score over the sentences of both."""
+        """Add two parser scores: the result is the score over the sentences of both."""
         total = type(self)()
         total.counts = self.counts + other.counts
         return total

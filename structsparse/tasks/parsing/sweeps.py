@@ -93,7 +93,7 @@ class GrowingTreeSweeper(Sweeper):
         return float(totals[0]), float(totals[1]), int(totals[2])
 
     def _sweep_from(self, passage, done: int, rule: UpdateRule, clock: int) -> tuple:
-        """Sweep of a parser over a passage, from the sentence with index `done` until the hash table is full.
+        """Sweep of a parser over a passage, from the sentence with index `done`, until the hash table is full.
 
         Returns the count of finished sentences, then the same sums as `sweep`."""
         scorer, structure, source = self.model.scorer, self.model.structure, passage.source

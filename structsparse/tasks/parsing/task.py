@@ -77,7 +77,7 @@ class Parsing(TaskModule):
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: ArcBatch, batch_idx: int = 0) -> Tensor:
-        """Parsing task: predict the best head of each word: int64 [batch, words of the longest sentence]"""
+        """Parsing task: predict the best head of each word (int64 tensor [batch, words of the longest sentence])."""
         return self.parser.structure.best(self.parser(batch), batch.lengths)
 
     def count(self, batch: ArcBatch, score: TreeScore) -> None:
@@ -96,10 +96,10 @@ class Parsing(TaskModule):
 class ParsingTask(Task):
     """The parsing task: predict the head of every word and, with `labels`, the relation to the head."""
 
-    projective: bool = False  # whether trees have no crossing arcs
+    projective: bool = False  # whether predicted trees must have no crossing arcs
     open: bool = True  # whether the next stage may use all features of selected templates
-    single_root: bool = False  # whether exactly one word of a sentence has the root as head
-    labels: bool = True  # whether a classifier of relations is trained too, on gold arcs
+    single_root: bool = False  # whether exactly one word of a predicted tree must have the root as head
+    labels: bool = True  # whether a relation classifier is trained too, on gold arcs
     name: str = "parsing"
     layout = ArcLayout
     models = (ArcScorer, GrowingArcScorer)
@@ -143,8 +143,8 @@ class ParsingTask(Task):
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
         """Parsing task: the data without arc features whose weight is zero.
 
-        No masks of weights are returned: a feature has only one weight. From a growing table with the option `open`,
-        all features of living templates are kept if the penalty selects whole templates."""
+        The mapping of weight masks is empty, because each feature has only one weight. For a growing table with the
+        option `open`, all features of living templates are kept if the penalty selects whole templates."""
         if TABLE not in support:
             return before.data, {}
         data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
@@ -158,7 +158,7 @@ class ParsingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Parsing, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Parsing task: start a parser from the weights of the stage before, without dropped features."""
+        """Parsing task: copy the weights of the previous stage into a parser, without dropped features."""
         old, scorer, support = before.module.parser.scorer, module.parser.scorer, before.survivors()
         growing = isinstance(scorer, GrowingArcScorer)
         if growing != isinstance(old, GrowingArcScorer):
@@ -284,7 +284,7 @@ def _identity(data: ParsingData, growing: bool) -> tuple:
 
 
 def _copy_rows(scorer: GrowingArcScorer, old: GrowingArcScorer, living: Tensor) -> None:
-    """Parsing task: copy the rows marked in `living`, bool [rows], from one growing table to another."""
+    """Parsing task: copy the rows marked in the bool array `living` from one growing table to another."""
     order = _order(old, living)
     weights, keys = old.table.detach()[torch.from_numpy(order)], old.keys[torch.from_numpy(order)]
     if scorer.open:
@@ -305,22 +305,21 @@ def _selects_templates(result: StageResult) -> bool:
 
 
 def _kept(before: StageResult, support: Tensor) -> Tensor:
-    """Parsing task: the mask of the rows that the next stage keeps: bool [rows]
+    """Parsing task: the mask of the rows that the next stage keeps (bool array over rows).
 
-    `support` marks the rows that survived the penalty. If the data are not `open`, rows with weight zero are dropped.
-    """
+    `support` marks the rows that survived the penalty. Without the option `open`, rows with weight zero are dropped."""
     kept = support.view(-1).cpu()
     return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)
 
 
 def _living_templates(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """Parsing task: the mask of the arc templates with a nonzero weight in the kept rows: bool [templates]"""
+    """Parsing task: the mask of the arc templates that have a nonzero weight in a kept row (bool array)."""
     living = kept & (scorer.table.detach().view(-1) != 0)
     return np.bincount(scorer.templates[living].numpy(), minlength=len(data.templates)) > 0
 
 
 def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """Parsing task: the indices of the kept rows of a growing table, sorted by template and key: int64 [kept]"""
+    """Parsing task: the indices of the kept rows of a growing table, sorted by template and key (int64 array)."""
     rows = kept.nonzero().flatten().numpy()
     templates = scorer.templates.numpy()[rows]
     most = int(templates.max(initial=0))

@@ -48,7 +48,7 @@ EDGES = "edges.table"  # name of the tensor with the weights of edge features
 
 
 def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
-    """Write the artifact of a tagger into a folder, all files or none; return its size in bytes."""
+    """Write the artifact of a tagger into a folder (all files or, on an error, none); return the size in bytes."""
     if (reason := unfit(tagger)) is not None:
         raise UserError(reason)
     scorer, used = _described(tagger.scorer), {type(module) for module in tagger.modules()}
@@ -81,7 +81,7 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
 def living(tagger: Tagger, rows: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Masks of the features and of the edge features with nonzero weights, which a tagger's artifact stores.
 
-    Each mask is bool [features]. The second is None if the tagger has no edge features."""
+    Both masks are bool arrays. The second is None if the tagger has no edge features."""
     state, none = _state(tagger), np.zeros(rows, bool)
     edges = (state[EDGES] != 0).any(axis=1) if EDGES in state else None
     return np.logical_or.reduce([none, *((state[name] != 0).any(axis=1) for name in _tables(tagger))]), edges
@@ -102,7 +102,7 @@ def load(folder: Path, description: dict) -> SequenceTagger:
         check_fields(description, _FIELDS, _OPTIONAL)
         columns, tagger = _needed(description), _empty_tagger(description)
         if "edges" in description:
-            # check the label pairs: the constructor raises an error if they are invalid
+            # check the label pairs: the constructor of EdgeChain raises an error if they are invalid
             EdgeChain(torch.tensor(description["edges"]["steps"]).T, len(description["labels"]))
     with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
@@ -181,7 +181,7 @@ def _edges(description: dict, tensors: dict) -> tuple[TokenIndex | None, EdgeSco
     if "edges" not in description:
         return None, None
     index = decode_keys(TokenIndex, parse, description["edges"]["templates"], tensors, "edges.keys")
-    steps = np.array(description["edges"]["steps"], np.int64).T  # [2, edges], the two labels of each edge
+    steps = np.array(description["edges"]["steps"], np.int64).T  # [2, edges], the two label indices of each edge
     dense = decode_table(tensors, EDGES, (len(index), steps.shape[1]))
     check_weights(EDGES, dense)
     return index, EdgeScorer.of(steps, len(description["labels"]), dense).requires_grad_(False).eval()
@@ -244,7 +244,7 @@ def _needed(description: dict) -> tuple[str, ...]:
 
 
 def _empty_tagger(description: dict) -> Tagger:
-    """Build the tagger that model.json of an artifact describes, without weights.
+    """Build the tagger that model.json of an artifact describes, with empty parameters.
 
     The parameters are on the device `meta`, which needs no memory."""
     rows, labels = sum(count for count, _ in description["templates"].values()), len(description["labels"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from structsparse.corpora.columns import Sentences
     from structsparse.tasks.tagging.predictor import SequenceTagger
 
-# Names of the output columns that `predict` adds. The space excludes a clash with names of input columns.
+# Names of the output columns that `predict` adds. Their spaces exclude a clash with names of input columns.
 PREDICTED, PROBABILITY = "predicted tag", "its probability"
 
 
@@ -48,7 +48,7 @@ def predict(options: argparse.Namespace, model: SequenceTagger) -> None:
 def _write_tags(
     model: SequenceTagger,
     sentences: Sentences,
-    shares: np.ndarray | None,  # float32 [tokens, labels] tag probabilities; None: not requested
+    shares: np.ndarray | None,  # tag probabilities, float32 [tokens, labels]; None: not requested
     tabs: bool,
     output: BinaryIO,
 ) -> None:
@@ -69,11 +69,11 @@ def _write_nbest(
     options: argparse.Namespace,
     model: SequenceTagger,
     sentences: Sentences,
-    shares: np.ndarray | None,  # float32 [tokens, labels] tag probabilities; None: not requested
+    shares: np.ndarray | None,  # tag probabilities, float32 [tokens, labels]; None: not requested
     tabs: bool,
     output: BinaryIO,
 ) -> None:
-    """Subcommand `predict` of taggers: write each sentence once for each of the N best tag sequences.
+    """Subcommand `predict` of taggers: write each sentence up to N times, with its N best tag sequences.
 
     A comment line before each tag sequence gives rank, score and probability."""
     from structsparse.corpora.columns import token_lines
@@ -115,7 +115,7 @@ def evaluate(options: argparse.Namespace, model: SequenceTagger) -> None:
 def _layout(options: argparse.Namespace, model: SequenceTagger, needed: Sequence[str]) -> dict:
     """Subcommands of taggers: keyword arguments for reading the input columns.
 
-    The column names come from the option --columns, by default from the training corpus."""
+    The column names are those of the option --columns or, by default, of the training corpus."""
     from structsparse.tasks.tagging.predictor import optional_columns
 
     names = list(model.layout) if options.columns is None else _names(options.columns)
@@ -136,7 +136,7 @@ def _names(columns: str) -> list[str]:
 
 
 def _table(figures: dict) -> str:
-    """Subcommand `evaluate` of taggers: a text table of precision, recall and F1 by type, accuracy and speed.
+    """Subcommand `evaluate` of taggers: a text table of precision, recall and F1 of each type, accuracy and speed.
 
     If the tags encode spans, the types are the types of spans. Otherwise each tag is a type."""
     kinds = dict(sorted(figures["types"].items()))

@@ -25,12 +25,12 @@ from structsparse.training.scores import AccuracyScore
 from structsparse.weights.batch import Sizes
 from structsparse.weights.observed_pairs import Pairs
 
-LARGE_BATCH = 2000  # number of sentences in a batch for prediction without training
+LARGE_BATCH = 2000  # number of sentences in a batch when the tagger only predicts
 EDGES = "tagger.edges.table"  # name of the parameter with the weights of edge features
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The name in `names` of the weight table for the sparse features of a tagger's data; None if there is none."""
+    """The name in `names` for the weight table of sparse features in a tagger's data; None if there is none."""
     return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
@@ -41,10 +41,10 @@ class TaggingData(CorpusParts):
     splits: SentenceSplits
     index: TokenIndex  # the index of token features
     arrays: dict[str, TokenArrays]  # features and labels of the parts train, dev and test
-    labels: tuple[str, ...]  # the labels in the training part, which a tagger can predict
-    names: tuple[str, ...]  # `labels`, then the labels that occur in dev or test only
+    labels: tuple[str, ...]  # the labels that occur in training; a tagger predicts only these
+    names: tuple[str, ...]  # `labels`, then the labels that occur only in dev or test
     sizes: Sizes  # numbers of features and labels, which determine the shapes of parameters
-    dense: tuple[str, ...]  # names of numeric columns
+    dense: tuple[str, ...]  # names of the numeric columns that the model reads
     codes: dict[str, dict[str, int]]  # attribute -> value -> code, for models with embeddings
     tag: str  # the name of the column to predict
     scheme: str | None  # how tags encode spans in training (such as iob2); None: tags are not spans
@@ -62,13 +62,13 @@ class TaggingData(CorpusParts):
 
     @property
     def metric(self) -> str:
-        """The name of the dev score that compares models on a tagger's data: f1 if tags are spans, else accuracy."""
+        """The name of the dev score that ranks models on a tagger's data: f1 if tags are spans, else accuracy."""
         return "accuracy" if self.scheme is None else "f1"
 
     def keep(self, alive: np.ndarray | None, edges: np.ndarray | None = None) -> TaggingData:
         """The data of a tagger with only the features marked in `alive` and the edge features marked in `edges`.
 
-        Each mask is bool [features]. None keeps all features."""
+        Both masks are bool arrays; None keeps all features."""
         if edges is not None:
             return self._keep_edges(edges).keep(alive)
         if alive is None:
@@ -79,15 +79,15 @@ class TaggingData(CorpusParts):
         return replace(self, index=index, arrays=arrays, sizes=sizes, reduced=True)
 
     def _keep_edges(self, alive: np.ndarray) -> TaggingData:
-        """The data of a tagger with only the edge features marked in `alive`, bool [edge features]."""
+        """The data of a tagger with only the edge features marked in the bool array `alive`."""
         edges = self.edges.keep(alive)
         arrays = {part: replace(a, edges=edges.bags[part]) for part, a in self.arrays.items()}
         return replace(self, edges=edges, arrays=arrays, reduced=True)
 
     def shortened(self, guard: int, alive: np.ndarray, edges: np.ndarray | None) -> TaggingData:
-        """The data of a tagger with shorter keys for the features in `alive` and the edge features in `edges`.
+        """The data of a tagger with shorter keys; keeps keys only for features in `alive` and edge features in `edges`.
 
-        Both masks are bool [features]. Features of dev and test are looked up again with the shorter keys."""
+        Both masks are bool arrays. Features of dev and test are looked up again with the shorter keys."""
         train = self.splits.train
         short = self.index.only(alive).shortened_on(train, guard)
         short_edges = None if edges is None else self.edges.index.only(edges).shortened_on(train, guard)
@@ -115,7 +115,7 @@ class TaggingData(CorpusParts):
         return [f"{self.splits.name}: {'; '.join(parts)}", model, *self.notes]
 
     def batches(self, part: str, size: int | None, *, shuffle: bool = False, **sharing) -> Batches:
-        """Batches of the tagger's data: `size` sentences of a part (train, dev or test)."""
+        """Batches of the tagger's data, each with `size` sentences of a part (train, dev or test)."""
         return Batches(self.arrays[part], size, shuffle=shuffle, **sharing)
 
     def whole(self, part: str) -> Batches:
@@ -144,7 +144,7 @@ def prepare(
 
     - tag: name of the column to predict
     - scheme: how tags encode spans in training (such as iob2); None: tags are not spans
-    - min_count: number of training tokens on which a feature must occur
+    - min_count: minimum number of training tokens on which a feature must occur
     - dense: names of numeric columns
     - codes: names of attributes for models with embeddings
     - choose: filter that selects templates
@@ -183,7 +183,7 @@ def prepare(
 
 
 def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> TaggingData:
-    """Add edge features to the data of a tagger: token features conjoined with pairs of neighbouring labels."""
+    """Add edge features (token features conjoined with pairs of neighbouring labels) to the data of a tagger."""
     templates = expand(lines)
     if any(name == data.tag for template in templates for name, _ in template.atoms):
         raise UserError(f"features.edges must not look at {data.tag!r}, the column to predict")
@@ -205,7 +205,7 @@ def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Templ
 
 
 def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
-    """A cached function that returns the (feature, label) pairs that occur in a tagger's training data."""
+    """A function, with cached result, for the (feature, label) pairs that occur in a tagger's training data."""
     return cache(partial(Pairs.observed, train, len(index), len(labels)))
 
 
@@ -237,5 +237,5 @@ def _occurring(sentences: Sentences, name: str) -> set[str]:
 
 
 def _vocabulary(sentences: Sentences, name: str) -> dict[str, int]:
-    """Number the values of an attribute in a tagger's training data (value -> code, from 1; 0 is for unseen values)."""
+    """The codes of an attribute in a tagger's data (training value -> code from 1; code 0 is for other values)."""
     return {value: k for k, value in enumerate(attributes.attribute(sentences, name).values, start=1)}

@@ -32,18 +32,18 @@ class _EdgeArrays(NamedTuple):
 
     bags: Bags  # the edge features of each token
     gold: np.ndarray  # int64 [tokens], index of the edge (label pair) that ends at each token; 0 for first tokens
-    offsets: np.ndarray  # int64 array of shape [sentences + 1], the first token of each sentence
+    offsets: np.ndarray  # int64 array of shape [sentences + 1], the first token of each sentence and the token count
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeFeatures:
-    """The edge features of a tagged corpus: feature index, label pairs of training, and bags of features."""
+    """The edge features of a tagged corpus: feature index, label pairs of training, and features of each token."""
 
     index: TokenIndex  # the index of edge features
     label_pairs: np.ndarray  # int64 [2, edges], the pairs of neighbouring labels in training
     bags: dict[str, Bags]  # part (train, dev, test) -> the edge features of each token; first tokens have none
     gold: np.ndarray  # int64 [training tokens], index of the label pair that ends at each token; 0 for first tokens
-    offsets: np.ndarray  # int64 array of shape [training sentences + 1], the first token of each sentence
+    offsets: np.ndarray  # int64 array of shape [training sentences + 1], the first token of each sentence, then the end
 
     @classmethod
     def fit(
@@ -70,7 +70,7 @@ class EdgeFeatures:
 
     @property
     def counts(self) -> np.ndarray:
-        """Edge features: the number of training tokens with each feature, without first tokens: int64 [features]."""
+        """Edge features: for each feature, the number of training tokens with it, except first tokens of sentences."""
         return np.bincount(self.bags["train"].ids, minlength=len(self.index))
 
     def layout(self, labels: Sequence[str]) -> TemplateLayout:
@@ -78,7 +78,7 @@ class EdgeFeatures:
         return TemplateLayout(self.index.names, self.index.offsets, self.names(labels), pairs=self.pairs)
 
     def keep(self, alive: np.ndarray) -> EdgeFeatures:
-        """Restrict the edge features to those marked in `alive`, bool [features]."""
+        """Restrict the edge features to those marked in the bool array `alive`."""
         index, new_row = self.index.keep(alive)
         return replace(self, index=index, bags={part: b.renumber(new_row) for part, b in self.bags.items()})
 
@@ -119,7 +119,7 @@ class EdgeScorer(PairTable):
     def forward(
         self, batch: TokenBatch, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     ) -> EdgeScores:
-        """The chain scores of a batch with edge features, for the given scores without edge features.
+        """The chain scores of a batch: the given scores without edge features, and the scores of edge features.
 
         - emissions: the score of each label at each token
         - transitions [labels, labels]: the score of each label pair
@@ -130,12 +130,12 @@ class EdgeScorer(PairTable):
 
 
 def _batch_of_edges(batch: TokenBatch) -> TokenBatch:
-    """Replace the token features of a batch by its edge features; the result is cached with the batch."""
+    """A copy of a batch with edge features in place of token features; the copy is cached with the batch."""
     if batch.edge_ids is None:
         raise UserError("this tagger has features of edges, the sentences come without; prepare them with edges")
 
     def swapped(cache: BatchCache | None) -> TokenBatch:
-        """Replace the token features of the batch by its edge features, with the given cache."""
+        """A copy of the batch with edge features in place of token features, and with the given cache."""
         return replace(batch, ids=batch.edge_ids, offsets=batch.edge_offsets, cache=cache)
 
     return swapped(None) if batch.cache is None else batch.cache.get("edges", lambda: swapped(BatchCache()))

@@ -27,9 +27,9 @@ class GrowingScorer(PartialTable):
     linear = True
 
     def __init__(self, sizes: Sizes) -> None:
-        super().__init__(sizes.labels, [("features", torch.int64)])  # the feature index of each row in memory
-        self.rows = sizes.rows  # number of all features, with or without a row in memory
-        # int32 [all features], the row index of each feature; -1: the feature has no row in memory
+        super().__init__(sizes.labels, [("features", torch.int64)])  # `features`: feature index of each row
+        self.rows = sizes.rows  # number of all features
+        # `slots`: the row index of each feature (int32); -1: the feature has no row in memory
         self.register_buffer("slots", torch.full((sizes.rows,), -1, dtype=torch.int32), persistent=False)
 
     def forward(self, batch: TokenBatch) -> Tensor:
@@ -73,7 +73,7 @@ class GrowingScorer(PartialTable):
         return HeldRows(groups, self)
 
     def spread(self, penalty: Penalty) -> Tensor:
-        """Growing table of a tagger: a mask of weights that a penalty keeps, bool [all features, labels].
+        """Growing table of a tagger: a mask of the weights that a penalty keeps, for all features.
 
         If the penalty removes only whole groups, all weights of the remaining groups are kept. Otherwise only weights
         in memory are kept."""
@@ -88,7 +88,7 @@ class GrowingScorer(PartialTable):
         return mask
 
     def dense(self, rows: Tensor) -> Tensor:
-        """Growing table of a tagger: the dense weights of the features marked in `rows`, bool [all features]."""
+        """Growing table of a tagger: the dense weights of some features; `rows` is a bool array over all features."""
         place = torch.where(rows, rows.cumsum(0) - 1, -1)[self.features]
         dense = self.table.new_zeros(int(rows.sum()), self.table.shape[1])
         dense[place[place >= 0]] = self.table.detach()[place >= 0]
@@ -122,14 +122,14 @@ class HeldRows(Partition):
         nn.Module.__init__(self)
         self.names, self.parameter, self.free = every.names, every.parameter, every.free
         self.by_row = every.ids.shape[0] == scorer.rows
-        self.register_buffer("every", every.ids)  # int64 [all features or 1, labels or 1], the group of each weight
+        self.register_buffer("every", every.ids)  # group of each weight, [features, labels]; a size of 1 is broadcast
         self.register_buffer("size", every.size)
         self.register_buffer("weight", every.weight)
         self.scorer = [scorer]  # in a list, so that torch does not register the scorer as a submodule
 
     @property
     def ids(self) -> Tensor:
-        """Growing table of a tagger: the group index of each weight in memory, int64 [rows or 1, labels or 1]."""
+        """Growing table of a tagger: the group index of each weight in memory; a dimension of size 1 is broadcast."""
         return self.every[self.scorer[0].features] if self.by_row else self.every
 
     @property
@@ -143,7 +143,7 @@ class HeldRows(Partition):
         return [d for d, n in enumerate(self.shape) if self.ids.shape[d] == 1 < n]
 
     def everywhere(self, values: Tensor, fill: float) -> Tensor:
-        """Growing table of a tagger: expand values [groups] to the weights of all features.
+        """Growing table of a tagger: expand `values`, one number per group, to the weights of all features.
 
-        Returns an array [all features or 1, labels or 1]. Weights that are in no group get `fill`."""
+        Returns an array [all features, labels], where a size of 1 is broadcast. Weights in no group get `fill`."""
         return torch.cat([values, values.new_full((1,), fill)])[self.every]

@@ -1,7 +1,7 @@
 """The model of a tagger: a scorer of labels at each token (emissions), and a linear chain over the labels.
 
 A scorer is any nn.Module that takes a TokenBatch and returns scores [tokens, labels] or [batch, time, labels]. A
-subclass of `Scorer` may declare that the scores are linear in the parameters. Then training can end with a certificate
+subclass of `Scorer` may declare that its scores are linear in its parameters. Training can then end with a certificate
 of optimality.
 """
 
@@ -34,10 +34,10 @@ class SparseScorer(FeatureTable):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [features, labels], the weights
+        self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [features, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from sparse features, [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from sparse features, padded [batch, time, labels] or [tokens, labels]."""
         return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
 
 
@@ -55,7 +55,7 @@ class DenseScorer(Scorer):
         self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [numeric columns, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from numeric columns, [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from numeric columns, padded [batch, time, labels] or [tokens, labels]."""
         return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
@@ -75,7 +75,7 @@ class RecurrentScorer(Scorer):
         self.output = nn.Linear(2 * hidden, sizes.labels)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from the LSTM, [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from the LSTM, padded [batch, time, labels] or [tokens, labels]."""
         embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
         inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width], the concatenated embeddings
         left, _ = self.forwards(inputs)
@@ -93,7 +93,7 @@ class SumScorer(Scorer):
         self.linear = all(isinstance(part, Scorer) and part.linear for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: the sum of the label scores of several scorers, [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: the sum of the scores of several scorers, padded [batch, time, labels] or [tokens, labels]."""
         scores = [part(batch) for part in self.parts]
         if len({each.dim() for each in scores}) > 1:  # only some of the scorers return padded scores
             scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]

@@ -44,8 +44,8 @@ class SequenceTagger:
     """The predictor of tags: a trained tagger, which predicts a tag for every token of a sentence.
 
     Methods take a list of sentences, the path of a file of columns, or `Sentences`. In a list, a sentence is a list of
-    tokens. A token is a tuple with the values of `columns` (in order), or a dict. If `columns` has one column only, a
-    token is a string."""
+    tokens. A token is a tuple with the values of `columns` (in order), or a dict from column to value. If `columns`
+    has one column only, a token is a string."""
 
     labels: tuple[str, ...]
     scheme: str | None  # how tags encode spans (such as iob2); None: tags are not spans
@@ -53,10 +53,10 @@ class SequenceTagger:
     columns: tuple[str, ...]  # the columns that the tagger reads
     tag_column: str  # the column that the tagger predicts
     index: TokenIndex  # the index of token features
-    dense: tuple[str, ...]  # names of numeric columns
+    dense: tuple[str, ...]  # names of the numeric columns that the model reads
     vocabularies: Mapping[str, Mapping[str, int]]  # attribute -> value -> code from 1; 0 is for unseen values
     tagger: Tagger
-    edges: TokenIndex | None = None  # index of edge features (conjoined with label pairs); None: none
+    edges: TokenIndex | None = None  # index of features conjoined with label pairs; None: no such features
 
     def __repr__(self) -> str:
         return f"SequenceTagger({len(self.labels)} labels, {len(self.index):,} features)"
@@ -78,7 +78,7 @@ class SequenceTagger:
         sentences = self._sentences(sentences)
         results: list[list[TagSequence]] = [[] for _ in range(len(sentences))]
         for scores, batch, _ in self._scored(sentences):
-            paths, totals = Chain().best_k(scores, batch.lengths, count)  # shapes [batch, count, time], [batch, count]
+            paths, totals = Chain().best_k(scores, batch.lengths, count)  # [batch, count, time] and [batch, count]
             probabilities = torch.exp(totals - Chain().log_partition(scores, batch.lengths)[:, None])
             rows = zip(batch.sentences.tolist(), batch.lengths.tolist(), paths, totals, probabilities, strict=True)
             for sentence, length, *best in rows:
@@ -91,7 +91,7 @@ class SequenceTagger:
         return results
 
     def marginals(self, sentences: Input) -> list[np.ndarray]:
-        """Tagger predictor: the tag probabilities of each sentence, as a list of arrays float32 [tokens, labels]."""
+        """Tagger predictor: the tag probabilities of each sentence, one array float32 [tokens, labels] per sentence."""
         sentences = self._sentences(sentences)
         return np.split(self.probabilities(sentences), sentences.offsets[1:-1]) if len(sentences) else []
 

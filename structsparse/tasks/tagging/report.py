@@ -35,7 +35,7 @@ def feature_weights(result: StageResult) -> Tensor | None:
 
 
 def _for_numpy(weights: Tensor) -> Tensor:
-    """Tagger report: convert weights to a type that numpy has (float32 or float64), on the CPU."""
+    """Tagger report: convert weights to a dtype of numpy (float32 or float64), on the CPU."""
     return weights.detach().cpu().to(torch.promote_types(weights.dtype, torch.float32))
 
 
@@ -79,7 +79,7 @@ def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
 
 
 def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float]:
-    """Tagger report: precision and recall of templates with nonzero weights against the planted templates."""
+    """Tagger report: precision and recall of templates with nonzero weights; right are those planted in the data."""
     if not planted:
         return {}
     right = len(planted & {*living})

@@ -25,7 +25,7 @@ class SpanScore(LabelScore):
         `offsets`, of shape [sentences + 1], has the first token of each sentence."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
-        # at the first token of each gold span: the end and the type of the span
+        # `end` and `kind` hold, at the first token of each gold span, the end and the type of the span
         end, kind = np.zeros((2, len(gold)), dtype=np.int64)
         end[truth.start], kind[truth.start] = truth.end, truth.type
         correct = (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)

@@ -23,8 +23,8 @@ class TaggingSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.scratch: kernels.ChainScratch | None = None  # work memory of the kernel
-        # for the last corpus: first token of each sentence, maximum count of tokens and of features in a sentence
+        self.scratch: kernels.ChainScratch | None = None
+        # of the last corpus: first token of each sentence, maximum counts of tokens and of features in a sentence
         self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0
 
     def check(self) -> None:
@@ -79,7 +79,7 @@ class TaggingSweeper(Sweeper):
         self, corpus: kernels.TaggedCorpus, rows: kernels.FeatureRows, rule: UpdateRule
     ) -> kernels.ChainScratch:
         """Sweep of a tagger: work memory of the kernel for the longest sentence of the corpus, reused if it fits."""
-        # an array at another address means another corpus
+        # an array at another address means another corpus: measure its longest sentence
         if self.begins.ctypes.data != corpus.begins.ctypes.data:
             self.begins, self.longest = corpus.begins, int(np.diff(corpus.begins).max())
             self.most = int(np.diff(corpus.offsets[corpus.begins]).max()) if rule.passive else 0

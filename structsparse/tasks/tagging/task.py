@@ -57,8 +57,8 @@ class Tagging(TaskModule):
         return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
 
     def step(self, batch: TokenBatch) -> Tensor:
-        """Tagging task: the loss of a batch, summed over sentences and divided by `batch.items`."""
-        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)  # the loss of each sentence
+        """Tagging task: the loss of a batch, summed over sentences and divided by their count in the optimizer step."""
+        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)
         return losses.sum() / batch.items
 
     def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
@@ -68,7 +68,7 @@ class Tagging(TaskModule):
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch: TokenBatch, batch_idx: int = 0) -> Tensor:
-        """Tagging task: predict the label of each token in the best label sequence, int64 [tokens]."""
+        """Tagging task: predict the label index of each token, from the best label sequence of each sentence."""
         labels = self.chain.best(self.tagger(batch), batch.lengths)  # [batch, time], with padding
         return labels.view(-1)[batch.places]
 
@@ -101,7 +101,7 @@ class TaggingTask(Task):
         )  # fmt: skip
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
-        """Tagging task: build the Lightning module of a tagger for a training stage, and its penalties."""
+        """Tagging task: build, for a training stage, the Lightning module of a tagger and its penalties."""
         tagger = Tagger(stage.scorer(data.sizes), data.sizes.labels, data.edge_scorer())
         parameters = {f"tagger.{name}": p for name, p in tagger.named_parameters()}
         pairs = pairs_of(tagger.scorer)
@@ -131,7 +131,7 @@ class TaggingTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-        """Tagging task: the data for the next stage, without features whose weights are all zero, and weight masks.
+        """Tagging task: the data for the next stage (without features whose weights are all zero) and its weight masks.
 
         `support` marks the weights that may be nonzero in the next stage. The result has these masks for the smaller
         data, except masks that are true everywhere."""
@@ -145,7 +145,7 @@ class TaggingTask(Task):
 
     @torch.no_grad()
     def inherit(self, module: Tagging, before: StageResult, support: dict[str, Tensor]) -> None:
-        """Tagging task: initialise a tagger with the weights from the stage before, without dropped features."""
+        """Tagging task: initialise a tagger with the weights from the previous stage, without dropped features."""
         old = dict(before.module.named_parameters())
         survivors = before.survivors()
         for name, parameter in module.named_parameters():
@@ -185,7 +185,7 @@ class TaggingTask(Task):
         return Screen.of(table, result.penalties[table], rows, row_of)
 
     def finalize(self, result: StageResult) -> StageResult:
-        """Tagging task: the result of training with a plain table of nonzero rows in place of a growing table."""
+        """Tagging task: the training result, where a plain table of nonzero rows replaces a growing table."""
         module, scorer = result.module, result.module.tagger.scorer
         if not isinstance(scorer, GrowingScorer):
             return result
@@ -201,7 +201,7 @@ class TaggingTask(Task):
         return StageResult(data, Tagging(tagger, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
-        """Tagging task: the result of training as a small artifact stores it: rounded weights, shorter feature keys."""
+        """Tagging task: the training result in the form of a small artifact: rounded weights, shorter feature keys."""
         result = super().rounded(result, small)
         if small.guard is None or artifact.unfit(result.module.tagger) is not None:
             return result
@@ -234,7 +234,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     Some solvers use these averages as estimates of the second derivatives of the loss."""
     train = data.arrays["train"]
     items = len(train)
-    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # [features], mean count
+    rows = (np.bincount(train.bags.ids, minlength=len(data.index)) / items).clip(1 / items)  # mean count per sentence
     table = rows[:, None] if pairs is None else rows[pairs.rows]
     labels, (first, last) = len(data.labels), (train.offsets[:-1], train.offsets[1:] - 1)
     inner = np.ones(len(train.gold), bool)
@@ -242,7 +242,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     edges = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
     start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
     shared = {"transitions": edges.reshape(labels, labels), "start": start, "end": end}
-    # labels and label pairs that do not occur in training get the mean count
+    # labels and label pairs that do not occur in training get the mean count of all, at least 1
     expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
     counts = {"scorer.table": table, **expected}
     if data.edges is not None:

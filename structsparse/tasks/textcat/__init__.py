@@ -1,1 +1,1 @@
-"""Text categorization: linear classifiers that predict the class of a document, or a number, from a bag of words."""
+"""Text categorization: linear models that predict the class of a document, or a number, from its bag of words."""

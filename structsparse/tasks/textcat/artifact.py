@@ -68,7 +68,7 @@ def save(folder: Path, model: Classifier) -> int:
 def load(folder: Path, description: dict) -> Classifier:
     """Read the artifact of a text classifier, which is a folder written by `save`.
 
-    An error names the damaged file and the reason.
+    If a file is damaged, the error names the file and the reason.
     """
     with errors_in(folder / DESCRIPTION):
         check_fields(description, _FIELDS)
@@ -95,7 +95,7 @@ def load(folder: Path, description: dict) -> Classifier:
 
 
 def _members(tensors: dict, plain: int, extra: int) -> sparse.csr_array:
-    """Text classifier artifact: the words of each extra feature, as a 0/1 matrix [words, extra features].
+    """Text classifier artifact: read the words of each extra feature, as a 0/1 matrix [words, extra features].
 
     An extra feature is the total count of a group of words in a document.
     """
@@ -128,7 +128,7 @@ def _is_reading(value: object) -> bool:
 
 
 def _are_classes(value: object) -> bool:
-    """Text classifier artifact: whether the field `classes` (class names, or null for numbers) is valid."""
+    """Text classifier artifact: whether the field `classes` is valid: class names, or null for a model of numbers."""
     return value is None or (are_strings(value) and len({*value}) == len(value) >= 2)
 
 

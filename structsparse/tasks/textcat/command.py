@@ -1,6 +1,6 @@
 """Subcommands of `structsparse` for text classifiers: predict and evaluate.
 
-Heavy modules are imported only when a subcommand runs.
+Modules that are slow to import are imported only when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def predict(options: argparse.Namespace, model: Classifier) -> None:
 
 
 def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
-    """Text classifier subcommand `predict`: read one document from each file; yields names and texts."""
+    """Text classifier subcommand `predict`: yield the name and the text of each file, which is one document."""
     from structsparse.corpora.document_files import content_of
 
     for path in paths:
@@ -41,9 +41,9 @@ def _files(paths: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _lines(source: Path | io.BufferedIOBase) -> Iterator[tuple[str, str]]:
-    """Text classifier subcommand `predict`: read one document from each line of a stream.
+    """Text classifier subcommand `predict`: yield the number and the text of each line of a stream.
 
-    Line numbers and texts are yielded as soon as the lines arrive.
+    Each line is a document, and is yielded as soon as it arrives.
     """
     from structsparse.corpora.document_files import content_of
 
@@ -60,7 +60,7 @@ def _prediction(model: Classifier, text: str) -> str:
     """Text classifier subcommand `predict`: the output line of a document.
 
     The line has the predicted class and the probabilities of all classes, or the scores if there are no probabilities.
-    For models of numbers, the line has only the number.
+    If the model predicts numbers, the line has only the number.
     """
     scores = model.scores(model.read([text]))
     if model.classes is None:
@@ -89,7 +89,7 @@ def evaluate(options: argparse.Namespace, model: Classifier) -> None:
 
 
 def _table(figures: dict) -> str:
-    """Text classifier subcommand `evaluate`: a table of precision, recall and F1 by class, with accuracy and speed."""
+    """Text classifier subcommand `evaluate`: console lines with the scores and the speed."""
     size = f"{figures['documents']:,} documents, {figures['documents_per_second']:,.0f} per second"
     if "mse" in figures:
         return f"mse {figures['mse']:.6g}\n{size}"

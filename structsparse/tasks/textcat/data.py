@@ -30,8 +30,8 @@ class DocumentData:
 
     labelled: DocumentSplits
     bag: Bag
-    shown: list[tuple[str, int]] | None = None  # (part, index) of the documents to explain; None: a default
-    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cache of word groups, by grouping function
+    shown: list[tuple[str, int]] | None = None  # (part, index) of the documents to explain; None: a default choice
+    covers: dict[str, Cover] = field(default_factory=dict, repr=False)  # cache of word groups, by function and options
     whole_parts: dict[str, DocumentBatch] = field(default_factory=dict, repr=False)  # cache of `full_batch`, by part
 
     @property
@@ -83,32 +83,31 @@ class DocumentData:
 
     @cached_property
     def matrices(self) -> dict[str, sparse.csr_array]:
-        """Text classifier data: the word features of each part, as sparse matrices (float64 [documents, words])."""
+        """Text classifier data: the feature values [documents, features] of train, dev and test, as sparse matrices."""
         return {part: self.bag.matrix(documents) for part, documents in self.labelled.parts.items()}
 
     @cached_property
     def columns(self) -> sparse.csc_array:
-        """Text classifier data: the word features of the training documents, as a matrix of sparse columns (CSC)."""
+        """Text classifier data: the feature values of the training documents, as a sparse matrix in CSC format."""
         return self.matrices["train"].tocsc()
 
     def targets(self, part: str) -> np.ndarray:
         """Text classifier data: the targets of the loss for the documents of a part (train, dev or test).
 
-        Targets are -1 or 1 for two classes, int64 class codes for more classes, and the labels themselves if labels are
-        numbers."""
+        Targets are -1 or 1 for two classes, int64 class codes for more classes, and the labels for numbers."""
         return targets_of(self.labelled.parts[part].labels, self.classes)
 
     def full_batch(self, part: str) -> DocumentBatch:
-        """Text classifier data: all documents of a part as one batch, cached for all models of a run."""
+        """Text classifier data: all documents of a part (train, dev or test) as one batch, which is cached."""
         if part not in self.whole_parts:
             matrix, targets = self.matrices[part], self.targets(part)
             self.whole_parts[part] = DocumentBatch.of(matrix, targets, np.arange(len(targets)), len(targets))
         return self.whole_parts[part]
 
     def batches(self, part: str, size: int | None, **sharing) -> DocumentBatches:
-        """Text classifier data: batches of the documents of a part.
+        """Text classifier data: batches of `size` documents of a part (train, dev or test).
 
-        Dev and test are always a single batch, because no model is trained on these parts."""
+        If `size` is None, and for dev and test, all documents are one batch."""
         return DocumentBatches(self, part, size if part == "train" else None, **sharing)
 
     def whole(self, part: str) -> DocumentBatches:
@@ -117,7 +116,9 @@ class DocumentData:
 
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:
-    """Text classifier data: convert labels to targets of a loss; the codes of two classes become -1 and 1."""
+    """Text classifier data: convert labels to targets of a loss.
+
+    The codes of two classes become -1 and 1. All other labels stay."""
     if classes is None or len(classes) > 2:
         return labels
     return 2.0 * labels - 1.0
@@ -128,23 +129,23 @@ class DocumentBatch:
     """A batch of the data of a text classifier: a sparse matrix of word features, with the targets of the loss."""
 
     matrix: Tensor  # sparse CSR float64 [documents, words]
-    transposed: Tensor  # sparse CSR float64 [words, documents]
+    transposed: Tensor  # sparse CSR float64 [words, documents], the transpose of `matrix`
     targets: Tensor  # float64 [documents]; for more than two classes, int64 class codes
     sentences: Tensor  # int64 [documents], indices of the documents within train, dev or test
     items: int  # number of documents in the training step, over all processes
 
     @classmethod
     def of(cls, rows: sparse.csr_array, targets: np.ndarray, chosen: np.ndarray, items: int) -> DocumentBatch:
-        """A batch of text classifier data from rows of a document matrix.
+        """Make a batch of text classifier data from some rows of a feature matrix [documents, words].
 
         `chosen` has the indices of these documents within train, dev or test. `items` is the number of documents in the
-        training step."""
+        training step, over all processes."""
         matrices = tensor_of(rows), tensor_of(rows.T.tocsr())
         return cls(*matrices, torch.from_numpy(targets), torch.from_numpy(chosen), items)
 
 
 def tensor_of(matrix: sparse.csr_array) -> Tensor:
-    """Text classifier data: a scipy CSR matrix as a torch CSR tensor."""
+    """Text classifier data: convert a scipy CSR matrix to a torch CSR tensor."""
     rows, columns = (torch.from_numpy(places.astype(np.int64)) for places in (matrix.indptr, matrix.indices))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that sparse CSR tensors are in beta
@@ -155,7 +156,8 @@ def tensor_of(matrix: sparse.csr_array) -> Tensor:
 class DocumentBatches(Progress):
     """Batches of text classifier data; the order of documents depends only on seed and epoch.
 
-    A run that was stopped can continue within an epoch. Each of several processes takes a share of every batch."""
+    A run that was stopped within an epoch can continue with the next batch. With several processes, each takes a share
+    of every batch."""
 
     def __init__(
         self,
@@ -176,9 +178,7 @@ class DocumentBatches(Progress):
         super().__init__()
 
     def __len__(self) -> int:
-        """The number of batches of documents in an epoch.
-
-        If fewer documents than processes are left over, the last full batch takes these documents."""
+        """The number of batches of documents in an epoch."""
         full, rest = divmod(self.count, self.size)
         return max(1, full + (rest >= self.world))
 
@@ -199,23 +199,23 @@ class DocumentBatches(Progress):
         return DocumentBatch.of(rows, targets, share, len(chosen))
 
     def _order(self) -> np.ndarray:
-        """Text classifier data: the indices of the documents, in the order of this epoch (int64 [documents])."""
+        """Text classifier data: the indices of the documents, in the order of the current epoch (int64 [documents])."""
         if not self.shuffle or len(self) == 1:
             return np.arange(self.count)
         return np.random.default_rng([self.seed, self.epoch]).permutation(self.count)
 
 
 def prepare(labelled: DocumentSplits, features: Mapping, shown: list[tuple[str, int]] | None = None) -> DocumentData:
-    """Prepare the data of a text classifier: documents as bags of words, by the options of `features`."""
+    """Prepare the data of a text classifier: documents as bags of words; `features` has the options of the bags."""
     options, extra = dict(features), features.get("extra")
     bag = words.bag(labelled, **{name: options[name] for name in OPTIONS & {*options} - {"extra", "group_strength"}})
     return DocumentData(labelled, bag if extra is None else with_groups(bag, extra), shown)
 
 
 def with_groups(bag: Bag, groups: Callable[..., Cover]) -> Bag:
-    """Text classifier data: add one feature for each group of words to a bag of words.
+    """Text classifier data: extend a bag of words by one feature for each group of words.
 
-    The value of the feature is the total count of the group's words in a document."""
+    The value of the feature depends on the total count of the group's words in a document."""
     cover = groups((len(bag.layout),), bag.layout, parameter="features")
     members, offsets = cover.members.numpy(), cover.offsets.numpy()
     ones, shape = np.ones(len(members), np.int64), (len(cover), len(bag.layout))

@@ -1,4 +1,4 @@
-"""The model of text categorization: a linear bag-of-words classifier with a weight for each word and class."""
+"""The model of text categorization: a linear bag-of-words classifier with weights for the words of a document."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from structsparse.base.errors import UserError
 class BagClassifier(nn.Module):
     """Text classifier model: a linear model with scores = matrix @ table + bias, in float64.
 
-    - For two classes or a number, a document has one score, and the table is [words]. A positive score means the second
-      class.
-    - For more classes, a document has a score for each class, and the table is [words, classes].
+    - For two classes or a number, a document has one score, and `table` has shape [words]. A positive score means the
+      second class.
+    - For more classes, a document has a score for each class, and `table` has shape [words, classes].
 
     Penalties act on `table`, never on `bias`."""
 
@@ -31,8 +31,8 @@ class BagClassifier(nn.Module):
     def forward(self, matrix: Tensor, transposed: Tensor | None = None) -> Tensor:
         """Text classifier model: the scores of documents, [documents] or [documents, classes].
 
-        `matrix` has the features of the documents (sparse CSR [documents, words]). The gradient is faster if the
-        transposed matrix is given too."""
+        `matrix` has the features of the documents (sparse CSR [documents, words]). `transposed` is its transpose, with
+        which the gradient is faster."""
         return _SparseProduct.apply(self.table, matrix, transposed) + self.bias
 
 
@@ -91,7 +91,7 @@ def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
-    """Text classifier model: multiply dense rows by the values of a sparse matrix.
+    """Text classifier model: multiply each dense row by the value of its entry in a sparse matrix.
 
     There is one row (or number) for each entry of the sparse matrix."""
     return rows * (values if rows.dim() == 1 else values[:, None])

@@ -39,8 +39,8 @@ class Classifier:
 
     The value of a word is computed from its count in the document."""
 
-    bag: Bag  # the vocabulary and weighting of the words that the model reads
-    table: np.ndarray  # weights, [words] or [words, classes]
+    bag: Bag  # the vocabulary, and the weighting of word counts
+    table: np.ndarray  # weights, [words], or [words, classes] for more than two classes
     bias: np.ndarray  # one bias for each score of a document
     classes: tuple[str, ...] | None  # names of the classes; None: the model predicts a number
     reading: DocumentReading  # how a text is split into words
@@ -116,9 +116,9 @@ class Classifier:
     ) -> dict[str, object]:
         """Text classifier predictor: accuracy and F1, or mean squared error, on labelled documents.
 
-        `source` is a list of documents, with their labels in `labels`, or a path. The path is a folder with a subfolder
+        `source` is a list of documents, whose labels are in `labels`, or a path. The path is a folder with a subfolder
         for each label, or a table (.csv, .tsv, .jsonl, also compressed as .gz). `text` and `label` are the names of the
-        table columns. Unknown labels count as wrong."""
+        table columns. Labels unknown to the model count as wrong."""
         if labels is None:
             if not isinstance(source, str | os.PathLike):
                 raise UserError("labels are missing: evaluate(texts, labels), or the path of labelled documents")
@@ -134,9 +134,9 @@ class Classifier:
     # --- scores of documents
 
     def read(self, texts: Iterable[str], names: Sequence[str] | None = None) -> Documents:
-        """Text classifier predictor: split texts into words in the same way as the training documents.
+        """Text classifier predictor: split texts into words, in the same way as the training documents were split.
 
-        The result has zeros as placeholders for labels."""
+        The labels in the result are zeros."""
         texts = list(texts)
         for text in texts:
             if not isinstance(text, str):
@@ -149,7 +149,9 @@ class Classifier:
         return self.bag.matrix(documents) @ self.table.astype(np.float64) + self.bias.astype(np.float64)
 
     def decide(self, scores: np.ndarray) -> np.ndarray:
-        """Text classifier predictor: the code of the best class, or the number, of each document, from its scores."""
+        """Text classifier predictor: the code of the best class of each document, from scores.
+
+        If the model predicts numbers, the scores are returned unchanged."""
         if self.classes is None:
             return scores
         return scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.int64)
@@ -210,8 +212,9 @@ def existing(path: Path) -> Path:
 def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse.sparray | None) -> Bag:
     """Text classifier predictor: a bag of words with only the needed words and features.
 
-    Features are words, and extra features that count groups of words. `needed` (bool [words]) and `rows` (bool
-    [features]) mark what is kept. `members` says which words each kept extra feature counts."""
+    - `needed`: bool array, whether each word is kept
+    - `rows`: bool array, whether each feature (word or group of words) is kept
+    - `members`: 0/1 matrix [words, kept groups], the words of each group"""
     layout = bag.layout
     row_of = np.full(len(layout.row_of), -1, np.int32)
     known = layout.row_of >= 0
@@ -229,7 +232,7 @@ def _part_of_bag(bag: Bag, needed: np.ndarray, rows: np.ndarray, members: sparse
 def bag_of(
     words: Sequence[str], factors: np.ndarray, kind: str, normalize: bool, extra: int, members: sparse.csr_array | None
 ) -> Bag:
-    """Text classifier predictor: a bag of words (vocabulary and weighting) without training documents."""
+    """Text classifier predictor: make a bag of words (vocabulary and weighting) from stored arrays."""
     nothing = tokenize([], [], np.zeros(0, np.int64), None)
     zeros = np.zeros(len(words), np.int64)
     layout = WordLayout(tuple(words), nothing, np.zeros(0, np.int32), zeros, zeros, None, extra)

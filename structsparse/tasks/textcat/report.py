@@ -34,7 +34,7 @@ def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table
 def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table | None:
     """Text classifier report: write groups.tsv, groups.md and groups.png, and return the table of word groups.
 
-    The groups are those of the penalty that selected words. If this penalty has no groups, nothing is written, and the
+    `first` is the stage whose penalty has the word groups. If this penalty has no groups, nothing is written, and the
     result is None."""
     for name, penalty in first.penalties.items():
         if penalty.groups is not None:
@@ -47,7 +47,7 @@ def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table 
 def write_explanation(folder: Path, data: DocumentData, first: StageResult, last: StageResult) -> None:
     """Text classifier report: write the explanation of the final classifier.
 
-    The explanation shows the word groups of the penalty that selected words."""
+    `last` is the stage of the final classifier. `first` is the stage whose penalty has the word groups."""
     model = last.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     covers = {name: p.groups for name, p in first.penalties.items() if isinstance(p.groups, Cover)}
@@ -64,7 +64,7 @@ def word_table(data: DocumentData, model: BagClassifier) -> Table:
     The effect is the norm of the word's weights, times the root mean square of the word's values in the training
     documents."""
     table, layout = model.table.detach().cpu().numpy(), data.bag.layout
-    table = table[:, None] if table.ndim == 1 else table  # now [words, scores per document] in both cases
+    table = table[:, None] if table.ndim == 1 else table  # [words, 1], or [words, classes] for more than two classes
     squares = data.columns.power(2).sum(axis=0) / data.items
     moves = np.sqrt(np.square(table).sum(axis=1) * squares)
     order = np.argsort(-moves, kind="stable")[: min(MOST_ROWS, int((table != 0).any(axis=1).sum()))]
@@ -78,7 +78,7 @@ def word_table(data: DocumentData, model: BagClassifier) -> Table:
 def group_table(data: DocumentData, first: StageResult, name: str, penalty: Penalty) -> Table:
     """Text classifier report: a table of the word groups of the penalty that selected words.
 
-    A table of more than `MOST_ROWS` groups is cut to those with the largest norms."""
+    The table has at most `MOST_ROWS` groups, those with the largest norms."""
     groups, weights = penalty.groups, dict(first.module.named_parameters())[name].detach().cpu()
     would_wake = certificate.violated(penalty, weights, first.at_end[name].cpu()) if name in first.at_end else None
     if len(groups) > MOST_ROWS:
@@ -91,8 +91,8 @@ def planted_scores(data: DocumentData, first: StageResult, rows_alive: np.ndarra
     """Text classifier report: precision and recall of the selected word groups against planted groups.
 
     Planted groups are the word groups that decide the classes of synthetic documents. For real documents, the result is
-    empty. If the penalty does not have the planted groups, a planted group counts as selected if one of its words has a
-    nonzero weight."""
+    empty. If the penalty has other groups, a planted group counts as selected if one of its words has a nonzero
+    weight."""
     truth = {*data.truth}
     if not truth:
         return {}

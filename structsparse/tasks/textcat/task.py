@@ -40,7 +40,7 @@ def bag(data: DocumentData) -> BagClassifier:
 
 
 class ClassifierModule(TaskModule):
-    """The Lightning module of the text-categorization task: trains and scores a `BagClassifier`."""
+    """The Lightning module of the text-categorization task, which trains and scores a `BagClassifier`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ClassifierModule(TaskModule):
         return self.model.linear
 
     def step(self, batch: DocumentBatch) -> Tensor:
-        """Text-categorization module: the sum of the losses of a batch, divided by the documents in the training step.
+        """Text-categorization module: the summed loss of a batch, divided by the number of documents in the step.
 
         A training step has one batch of documents per process."""
         return self.loss(self.model(batch.matrix, batch.transposed), batch.targets).sum() / batch.items
@@ -114,7 +114,7 @@ class TextcatTask(Task):
         identity = stage.fingerprint(*_identity(data))
         module = ClassifierModule(model, loss, stage.optimizer, data.score, names, stage.final_lr, identity)
         notes_of(model.table).design = Design(data.columns, data.targets("train"), loss.kind, model.bias)
-        # second derivative of the loss in each word's weight, up to a common factor: [words]
+        # array [words]: second derivative of the loss with respect to each word's weight, up to a common factor
         squares = data.columns.power(2).sum(axis=0) / data.items
         squares = torch.from_numpy(np.maximum(squares, 1 / data.items))
         notes_of(model.table).curvature = squares if model.table.dim() == 1 else squares[:, None]
@@ -139,16 +139,16 @@ class TextcatTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[DocumentData, dict[str, Tensor]]:
-        """Text-categorization task: the data and masks for the next training stage.
+        """Text-categorization task: the data and the masks of nonzero weights for the next training stage.
 
-        The data are unchanged because word groups need all words. The masks keep zero weights at zero."""
+        The data keep all words. Masks that keep all weights are left out."""
         return before.data, {name: mask for name, mask in support.items() if not mask.all()}
 
     @torch.no_grad()
     def inherit(self, module: ClassifierModule, before: StageResult, support: dict[str, Tensor]) -> None:
         """Text-categorization task: start a classifier from the weights of the previous stage.
 
-        Weights outside the masks `support` become zero."""
+        Weights that a mask in `support` excludes become zero."""
         module.model.load_state_dict(before.module.model.state_dict())
         for name, mask in support.items():
             dict(module.named_parameters())[name].mul_(mask)
@@ -160,7 +160,7 @@ class TextcatTask(Task):
     def sparsity(self, data: DocumentData, first: StageResult, last: StageResult) -> dict[str, object]:
         """Text-categorization task: counts of words, weights and word groups, in total and nonzero.
 
-        For synthetic documents, the counts include precision and recall of the planted groups."""
+        Synthetic documents add precision and recall of the groups that decide their classes."""
         living = last.module.model.table.detach().cpu() != 0
         rows = living if living.dim() == 1 else living.any(dim=1)
         counts = {
@@ -176,9 +176,9 @@ class TextcatTask(Task):
     def write_report(
         self, folder: Path, data: DocumentData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
-        """Text-categorization task: write the report, which has tables of words and word groups and an explanation.
+        """Text-categorization task: write the report, which has tables of words and word groups, and an explanation.
 
-        The result is the table for the console."""
+        Returns the table for the console."""
         words, first = report.write_words(folder, data, last.module.model), selecting_stage(results)
         report.write_explanation(folder, data, first, last)
         return report.write_groups(folder, data, first) or words
@@ -209,9 +209,7 @@ def _check_loss(loss, data: DocumentData) -> None:
 
 
 def _with_cached_groups(term: Term, data: DocumentData) -> Term:
-    """Text-categorization task: a copy of a penalty term that takes its word groups from a cache.
-
-    All models of a run then share the groups."""
+    """Text-categorization task: a copy of a penalty term that takes its word groups from a cache."""
     if term.groups is None:
         return term
     maker, covers = term.groups, data.covers

@@ -27,13 +27,13 @@ class Budget(ProximalStep):
     Overlapping groups (SequentialGroupLasso) form families of disjoint groups. Each family may keep `budget` groups. If
     the penalty is `shared`, the families divide the budget in proportion to their numbers of groups.
 
-    With nested groups (NestedGroupLasso), a group that becomes zero takes the groups within it along. Fewer than
+    With nested groups (NestedGroupLasso), all groups within a group that becomes zero become zero, too. Fewer than
     `budget` groups may then live.
 
     After `freeze` epochs the choice of groups is final: dead groups stay dead, and living groups are no longer shrunk.
 
-    `cuts` holds (step, parameter, strength) for each prox that has changed weights. The penalty keeps the strength of
-    the last prox, which is the maximum over the families."""
+    `cuts` holds (step, parameter, strength) for each prox that has changed weights. After a prox, the strength of the
+    penalty is set to the chosen strength (with several families, to the largest)."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Budget(ProximalStep):
         self.cuts: list[tuple[int, str, float]] = []
 
     def _most(self, name: str, penalty: Penalty) -> list[int]:
-        """Budget callback: the maximum number of living groups in each family of disjoint groups of a parameter."""
+        """Budget callback: the maximum number of living groups for each family of disjoint groups of a parameter."""
         families = penalty.families
         if not families:
             raise UserError(
@@ -67,7 +67,7 @@ class Budget(ProximalStep):
                 f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
         most = [1] * len(families)
-        # give the rest of the budget, group by group, to the family with the largest ratio of groups to budget
+        # from one group per family on, raise the limit of the family with the largest (groups / limit)
         for _ in range(self.budget - len(families)):
             most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most
@@ -114,17 +114,17 @@ class Budget(ProximalStep):
             self.penalties[name].strength = max(taken)
 
     def needed(self, strengths: Tensor, most: int) -> Tensor:
-        """Budget callback: the strength halfway between those of the last kept and the first dropped group.
+        """Budget callback: the strength between the critical strengths of the last kept and the first dropped group.
 
-        `strengths` holds the critical strength of each group, at which the group becomes zero. `most` is the maximum
-        number of groups to keep. If no group must be dropped, the result is 0."""
+        The result lies halfway between the two, or is 0 if no group must be dropped. `most` is the maximum number of
+        groups to keep. `strengths` holds the critical strength of each group, at which the prox makes it zero."""
         if len(strengths) <= most:
             return strengths.new_zeros(())
         first = strengths.topk(most + 1).values[-2:]
         return torch.where(first[1] > 0, first.mean(), 0.0)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Budget callback: apply the pending prox; after `freeze` epochs, make the choice of groups final."""
+        """Budget callback: apply the prox if it is due; after `freeze` epochs, make the choice of groups final."""
         super().on_train_epoch_end(trainer, module)
         if self.freeze is not None and trainer.current_epoch + 1 >= self.freeze and not self.frozen:
             self._freeze()

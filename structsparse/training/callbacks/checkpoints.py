@@ -25,7 +25,7 @@ SECONDS = 10.0  # minimum seconds between two saves of `last.ckpt`; saving a lar
 class WholeFiles(TorchCheckpointIO):
     """Lightning plugin that writes checkpoints atomically: to a temporary file that is then renamed.
 
-    A checkpoint whose weights are NaN or plus infinity is never written."""
+    A checkpoint with a weight that is NaN or plus infinity is never written."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Check the weights of a checkpoint, write them to a temporary file and rename the file."""
@@ -48,9 +48,9 @@ class Stopped(Exception):
 class Checkpoints(lightning.Callback):
     """Checkpoints callback: save `last.ckpt` and `best.ckpt`, stop early without progress on dev, handle signals.
 
-    `last.ckpt` is written after an epoch (at most once in `SECONDS`), at the end of training and when the run is
-    stopped. `best.ckpt` is written whenever the score on dev improves, unless `choose` is `last`. Training stops after
-    `patience` validations without improvement.
+    `last.ckpt` is written after an epoch (at most once in `SECONDS` seconds), at the end of training and when the run
+    is stopped. If `choose` is `best` (not `last`), `best.ckpt` is written whenever the score on dev improves. Training
+    stops after `patience` validations without improvement.
 
     After Ctrl-C or SIGTERM, the present step is finished. If it is the last step of an epoch, a validation follows.
     Then the state is saved and `Stopped` is raised. A second Ctrl-C stops at once."""
@@ -82,9 +82,7 @@ class Checkpoints(lightning.Callback):
             )
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Checkpoints callback: set the signal handlers; stop a resumed run that has already run out of patience.
-
-        The new handlers replace those of Lightning during training."""
+        """Checkpoints callback: set the signal handlers; stop a resumed run that has already run out of patience."""
         if self._out_of_patience():
             trainer.should_stop = True
         if threading.current_thread() is threading.main_thread():
@@ -92,7 +90,7 @@ class Checkpoints(lightning.Callback):
                 self.handlers[signum] = signal.signal(signum, self._asked)
 
     def _asked(self, signum: int, frame) -> None:
-        """Checkpoints callback: the signal handler remembers the signal; a second Ctrl-C raises KeyboardInterrupt."""
+        """Checkpoints callback: handle a signal by remembering it; at a second Ctrl-C, raise KeyboardInterrupt."""
         if self.signum and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
@@ -126,7 +124,7 @@ class Checkpoints(lightning.Callback):
         return self.patience is not None and self.waited >= max(1, self.patience)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Checkpoints callback: stop if a signal was received; save `last.ckpt` at most once in `SECONDS`.
+        """Checkpoints callback: stop if a signal was received; save `last.ckpt` at most once in `SECONDS` seconds.
 
         At the end of training, `last.ckpt` is always saved."""
         self._stop_if_asked(trainer)

@@ -28,7 +28,7 @@ class Admm:
     inner: int = 2  # epochs between two outer iterations
     rho: float = 0.3  # pull of each weight towards its copy: rho * (occurrences of its feature in train)^exponent
     exponent: float = 0.8
-    growth: float = 1.0  # factor of rho from one outer iteration to the next
+    growth: float = 1.0  # rho is multiplied by this factor after each outer iteration
     rate: float = 1.0  # step size of the update of the multipliers (scaled dual variables)
     lasso: float = 0.0  # strength of an l1 penalty on the weights themselves
     tolerance: float = 0.0  # training ends when the mean squares of primal and dual residual are at most this
@@ -53,7 +53,7 @@ class Admm:
         """Outer iterations of ADMM: the strength with which each weight is pulled to its copy.
 
         The strength is relative to the mean loss. Its shape broadcasts to that of the parameter."""
-        often = notes_of(parameter).curvature  # mean number of occurrences of each feature in an item
+        often = notes_of(parameter).curvature  # mean occurrences of each feature per item (sentence or document)
         often = parameter.new_ones(()) if often is None else often.to(parameter)
         return self.rho / items * (often * items) ** self.exponent
 
@@ -110,7 +110,9 @@ class OuterIterations(ProximalStep):
         super().on_train_start(trainer, module)
 
     def _copy(self, name: str, parameter: Tensor) -> Copied:
-        """Outer iterations of ADMM: make the copy of a parameter, with its penalty and the strength of the pull."""
+        """Outer iterations of ADMM: make the copy of a parameter, with a penalty on the copy.
+
+        The result includes the strength with which weights are pulled to the copy."""
         if notes_of(parameter).grows is not None:
             raise UserError("reg.admm keeps a copy of every weight, and those of a growing table come and go")
         options, penalty = self.options, self.copied[name].to(parameter.device)
@@ -169,12 +171,12 @@ class OuterIterations(ProximalStep):
         self._show_copies()
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Outer iterations of ADMM: after training, set the parameters to the copies and disconnect the solver."""
+        """Outer iterations of ADMM: after training, set the parameters to the copies, and detach the solver."""
         self._show_copies()
         self._release()
 
     def flush(self) -> None:
-        """Outer iterations of ADMM: apply the pending thresholds to the weights.
+        """Outer iterations of ADMM: apply the prox to the weights, with the thresholds added up since the last prox.
 
         Nothing is done while the parameters hold the copies."""
         if self.aside is None:

@@ -18,19 +18,19 @@ class ProximalStep(lightning.Callback):
     """Proximal step: callback that applies the prox of each penalty to its parameter, after optimizer steps.
 
     The threshold of a step is the optimizer's step size times the penalty strength. For `every` = k, the thresholds of
-    k steps are added up and applied at every k-th step. This is faster, and mini-batch noise makes fewer dead groups
-    nonzero again. If `every` is None, the solver chooses k. During the first `warmup` steps, the threshold grows
+    k steps are added up and applied at every k-th step. This is faster, and fewer dead groups become nonzero again by
+    mini-batch noise. If `every` is None, the solver chooses k. During the first `warmup` steps, the threshold grows
     linearly to its full value.
 
-    Pending thresholds are applied before validation, at the end of each epoch and at the end of training. Checkpoints
-    save pending thresholds.
+    Thresholds that have not been applied yet are pending. They are applied before validation, at the end of each epoch
+    and at the end of training. Checkpoints save pending thresholds.
 
     `support` holds, by parameter name, a mask of the entries that may be nonzero; all other entries stay zero.
 
-    If a solver applies penalties within its own steps, this callback only gives it the penalties."""
+    If a solver applies penalties within its own steps, this callback only passes the penalties to the solver."""
 
-    cuts: Sequence[tuple[int, str, float]] = ()  # set by the subclass Budget: (step, parameter, strength) of each prox
-    outer: Sequence[tuple] = ()  # set by the subclass for ADMM: records of the outer iterations
+    cuts: Sequence[tuple[int, str, float]] = ()  # (step, parameter, strength) of each prox; only in the subclass Budget
+    outer: Sequence[tuple] = ()  # records of the outer iterations of ADMM; only in the subclass OuterIterations
 
     def __init__(
         self,
@@ -49,12 +49,14 @@ class ProximalStep(lightning.Callback):
         self.count = 0
         # by parameter name: sum of the step sizes since the last prox (pending threshold = sum * strength)
         self.rates: dict[str, float | Tensor] = dict.fromkeys(self.penalties, 0.0)
-        self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}  # solver, parameter group, parameter
+        self.targets: dict[str, tuple[Capabilities, dict, Tensor]] = {}  # by name: solver, optimizer group, parameter
         self.hook = None
         self.carrier: Capabilities | None = None  # the solver, if it applies penalties in its own steps
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Proximal step: check the options, and connect the penalties to the solver or to its step hook."""
+        """Proximal step: check the options, and set up a hook that applies the prox after optimizer steps.
+
+        A solver that applies penalties within its own steps gets the penalties instead of the hook."""
         if trainer.gradient_clip_val:
             raise UserError(
                 f"trainer.gradient_clip_val={trainer.gradient_clip_val} shortens the gradient but not the threshold of "
@@ -119,16 +121,16 @@ class ProximalStep(lightning.Callback):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Proximal step: apply the pending thresholds by the prox of each penalty on its parameter."""
+        """Proximal step: apply the prox of each penalty, with the thresholds added up since the last prox."""
         for name, (solver, group, parameter) in self.targets.items():
             rate = self.rates[name]
-            # only a number is compared with zero: the comparison of a tensor would wait for the device
+            # a tensor is not compared with zero: the comparison would wait for the device
             if not isinstance(rate, Tensor) and rate == 0.0:
                 continue
             if self.penalties[name].is_null and name not in self.support:
                 continue
             solver.place_(group, parameter)
-            if name in self.support:  # entries outside the support must not count in group norms
+            if name in self.support:  # entries that must stay zero must not count in group norms
                 parameter.mul_(self.support[name])
             self.shrink(name, parameter, rate * solver.metric(group, parameter))
             if name in self.support:
@@ -142,24 +144,24 @@ class ProximalStep(lightning.Callback):
         self.penalties[name].prox_(parameter, steps)
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Proximal step: apply the pending thresholds before a validation."""
+        """Proximal step: before a validation, apply the prox with the accumulated thresholds."""
         self.flush()
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Proximal step: apply the pending thresholds at the end of an epoch."""
+        """Proximal step: at the end of an epoch, apply the prox with the accumulated thresholds."""
         self.flush()
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Proximal step: apply the pending thresholds at the end of training, and disconnect the solver."""
+        """Proximal step: at the end of training, apply the prox a last time, and remove the hook from the solver."""
         self.flush()
         self._release()
 
     def on_exception(self, trainer: lightning.Trainer, module: lightning.LightningModule, exception) -> None:
-        """Proximal step: disconnect the penalties from the solver after an error."""
+        """Proximal step: after an error, remove the hook and the penalties from the solver."""
         self._release()
 
     def _release(self) -> None:
-        """Proximal step: remove the step hook, and disconnect the penalties from the solver."""
+        """Proximal step: remove the hook and the penalties from the solver."""
         if self.hook is not None:
             self.hook.remove()
             self.hook = None
@@ -170,9 +172,9 @@ class ProximalStep(lightning.Callback):
         self.targets, self.carrier = {}, None
 
     def state_dict(self) -> dict:
-        """Proximal step: the number of steps and the pending thresholds, for a checkpoint."""
+        """Proximal step: the number of steps, and the sums of step sizes since the last prox, for a checkpoint."""
         return {"count": self.count, "rates": dict(self.rates)}
 
     def load_state_dict(self, state: dict) -> None:
-        """Proximal step: restore the number of steps and the pending thresholds from a checkpoint."""
+        """Proximal step: restore the number of steps, and the sums of step sizes since the last prox."""
         self.count, self.rates = state["count"], dict(state["rates"])

@@ -11,11 +11,11 @@ from structsparse.training.scores import gain
 
 SCORE, LOSS = BY = "score", "loss"  # figures on dev by which models can be ranked
 
-Row = Mapping[str, object]  # a line of a table: score of a model under the name of the metric, `weights`, `loss`, ...
+Row = Mapping[str, object]  # a table line: value by column name, such as `weights`, `loss` and the metric
 
 
 def rank(row: Row, metric: str, by: str = SCORE) -> tuple[float, int]:
-    """Choosing among models: the rank by score or loss on dev, then by number of weights; the smallest is the best."""
+    """Choosing among models: the rank by score or loss on dev, then by number of weights; the smallest rank is best."""
     return (-gain(metric, row[metric]) if by == SCORE else row["loss"]), row["weights"]
 
 

@@ -1,7 +1,7 @@
 """A grid search: one corpus is fitted with every combination of some options; the model that is best on dev is kept.
 
-Each combination is fitted from zero weights. A run with these options alone would give the same model. Of all other
-combinations, only the line in the table is kept."""
+Each combination is fitted from zero weights. A run with these options alone would give the same model. Of every other
+model, only a table line is kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
 
 COMMON = ("data", "features", "filter", "task", "cache", "path", "grid", "ckpt_path")  # options that no grid may vary
-LINE = "line.json"  # file with the table line of a fitted point of a grid
+LINE = "line.json"  # file with the table line of a fitted grid point
 
 Options = Mapping[str, object]
 
@@ -163,7 +163,7 @@ def _row(options: Options, results: Sequence[StageResult]) -> dict[str, object]:
 
 
 def _line(point: Point, k: int, count: int, metric: str) -> str:
-    """Grid search: the console line of a point; `k` is the index of the point among `count` points."""
+    """Grid search: the console line of a point; `k` is the index (from 0) of the point among `count` points."""
     row = point.row
     options = "  ".join(f"{key.removeprefix('reg.')} {value}" for key, value in point.options.items())
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"

@@ -1,8 +1,8 @@
 """A regularization path: one problem at falling penalty strengths, each fit starting from the weights of the last fit.
 
-From the last gradient, the sequential strong rule predicts which groups are zero at the next strength. These groups are
-left out of the fit. If the gradient after the fit would make such a group nonzero, the group is put back and the fit is
-repeated."""
+From the gradient after a fit, the sequential strong rule predicts which groups are zero at the next strength. These
+groups are left out of the next fit. If the gradient after that fit would make such a group nonzero, the fit is repeated
+with the group."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _critical(probe: StageResult) -> float:
 
 
 class _Walker:
-    """Regularization path: the state between two strengths: all weights, and the gradient at these weights."""
+    """Regularization path: the state after a fit: all weights, and the gradient at these weights."""
 
     def __init__(self, task: Task, probe: StageResult) -> None:
         self.task, self.full, self.screen = task, probe, task.screen(probe)
@@ -105,9 +105,9 @@ class _Walker:
         return result
 
     def _solve_screened(self, stage: Stage, rows: Tensor, folder: Folder, resume: bool) -> StageResult:
-        """Regularization path: solve on some rows; if rows were left out wrongly, put them back and solve again.
+        """Regularization path: fit on some rows; if other rows turn out to be needed, fit again with these rows added.
 
-        `rows` (bool [rows]) marks the feature rows that the strong rule keeps."""
+        `rows` (bool array over all feature rows) marks the rows that the strong rule keeps."""
         for again in range(ROUNDS):
             name = stage.name if again == 0 else f"{stage.name}-{again + 1}"
             result = self._solve(stage, rows, folder / name, resume)
@@ -121,7 +121,8 @@ class _Walker:
     def _solve(self, stage: Stage, rows: Tensor | None, folder: Folder, resume: bool) -> StageResult:
         """Regularization path: fit the stage on some rows, starting from the present weights.
 
-        `rows` (bool [rows]) marks the feature rows to keep. The new weights replace the present ones."""
+        `rows` (bool array over all feature rows) marks the rows to keep; None keeps all. The new weights replace the
+        present ones."""
         narrowed = rows is not None and not bool(rows.all())
         entries = self.screen.entries_of_rows(rows) if narrowed else None
         data = self.full.data.keep(rows.cpu().numpy()) if narrowed else self.full.data
@@ -136,9 +137,9 @@ class _Walker:
         return result
 
     def _narrow(self, values: Mapping[str, Tensor], entries: Tensor | None) -> dict[str, Tensor]:
-        """Regularization path: tensors by parameter name, with only some entries of the screened weight table.
+        """Regularization path: keep some entries in the tensor of the screened weight table; other tensors stay whole.
 
-        `entries` (bool [entries]) marks the entries to keep; None keeps all."""
+        `values` holds tensors by parameter name. `entries` (bool array) marks the entries to keep; None keeps all."""
         if entries is None:
             return dict(values)
         return {name: v[entries.to(v.device)] if name == self.screen.table else v for name, v in values.items()}
@@ -146,8 +147,8 @@ class _Walker:
     def _figures(self, figures: StageFigures, narrowed: bool) -> StageFigures:
         """Regularization path: convert the figures of a fit on some feature rows to figures for the full weight table.
 
-        Stationarity is made relative to zero weights on the full table. If rows were left out, the duality gap is
-        dropped, which bounds the objective only on the remaining rows."""
+        Stationarity is made relative to zero weights on the full table. If rows were left out, the duality gap and the
+        near gap become None: they hold only for the remaining rows."""
         proven, critical = figures.certificate, self.full.figures.strengths.critical
         if figures.residual_at_zero is not None:
             residual = residual_at_zero(self.full.penalties, self.full.at_zero)
@@ -161,7 +162,7 @@ class _Walker:
 
     @torch.no_grad()
     def _take(self, result: StageResult, entries: Tensor | None) -> None:
-        """Regularization path: copy the weights of a result into the full model, and compute the gradient there."""
+        """Regularization path: copy the fitted weights into the full model, and compute the gradient at them."""
         weights = result.weights
         for name, parameter in self.full.module.named_parameters():
             if entries is not None and name == self.screen.table:
@@ -174,9 +175,9 @@ class _Walker:
             _, self.gradients = certificate.mean_gradient(self.full.module, batches, list(self.full.penalties))
 
     def _may_live(self, strength: float) -> Tensor:
-        """Regularization path: mark the rows of living groups, and of groups whose gradient exceeds a strength.
+        """Regularization path: a bool array that marks the rows of groups that may live at a strength.
 
-        The result is bool [rows]."""
+        These are the living groups, and the groups that the gradient would make nonzero at this strength."""
         penalty, weights, gradient = self._table()
         before = float(penalty.strength)
         penalty.strength = max(0.0, strength)
@@ -185,9 +186,7 @@ class _Walker:
         return self.screen.rows_of_groups(pulled | certificate.living(penalty, weights))
 
     def _would_wake(self) -> Tensor:
-        """Regularization path: mark the rows of dead groups that the gradient would make nonzero.
-
-        The result is bool [rows]."""
+        """Regularization path: a bool array that marks rows of dead groups that the gradient would make nonzero."""
         return self.screen.rows_of_groups(certificate.violated(*self._table()))
 
     def _table(self) -> tuple[Penalty, Tensor, Tensor]:
@@ -199,7 +198,7 @@ class _Walker:
 def _row(
     task: Task, share: float, results: Sequence[StageResult], rows_kept: int | None
 ) -> dict[str, float | int | None]:
-    """Regularization path: the line of one strength in the table.
+    """Regularization path: the table line of one strength.
 
     The score on dev is that of the last stage. Columns named `selected ...` describe the first stage. `rows_kept` is
     the number of feature rows in the last fit."""
@@ -222,7 +221,7 @@ def _row(
 
 
 def _line(point: Point, k: int, count: int, metric: str) -> str:
-    """Regularization path: the console line of one strength; `k` is the index of the point among `count` points."""
+    """Regularization path: the console line of one strength; `k` is the index (from 0) among `count` points."""
     row = point.row
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
     score = "" if row[metric] is None else f"  dev {metric} {row[metric]:.4f}"

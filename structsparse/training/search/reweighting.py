@@ -22,8 +22,8 @@ def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder
 
     Each round starts from the weights of the round before, and computes group weights from the norms of the groups. In
     round k, the group weights are multiplied by growth^k, with the option `growth`. Rounds end when at most `until`
-    groups live. If fewer groups live, the result is the model of the round before, reduced to `until` groups: first the
-    groups that live in the last round, then the largest other groups."""
+    groups live. If fewer groups live, the result is the model of the round before, reduced to `until` groups. It
+    keeps the groups that live in the last round, then the largest others."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
@@ -75,8 +75,8 @@ def _certified_anew(result: StageResult) -> StageResult:
 def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> None:
     """Reweighting of groups: keep only `count` groups and set all other groups to zero, in place.
 
-    `alive` holds a mask of groups for one parameter, by its name. Marked groups are kept first, then the groups with
-    the largest ratio of norm to group weight."""
+    `alive` holds, by parameter name, the mask of groups for the only parameter with groups. Marked groups are kept
+    first, then the groups with the largest ratio of norm to group weight."""
     ((name, mask),) = alive.items()
     penalty, parameter = result.penalties[name], dict(result.module.named_parameters())[name]
     order = penalty.sizes(parameter.detach()) / penalty.groups.weight
@@ -86,7 +86,7 @@ def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> No
 
 
 def _living(result: StageResult) -> int:
-    """Reweighting of groups: the number of groups of a stage that have a nonzero weight."""
+    """Reweighting of groups: the number of groups with a nonzero weight in the result of a stage."""
     count = result.group_count()
     return 0 if count is None else count.groups_alive
 
@@ -118,7 +118,7 @@ def _check_options(stage: Stage) -> None:
 
 
 def _check_rounds(stage: Stage, before: StageResult | None) -> None:
-    """Reweighting of groups: refuse several rounds without a previous stage, or for several parameters with groups."""
+    """Reweighting of groups: refuse several rounds if no stage comes before, or if several parameters have groups."""
     _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")

@@ -13,12 +13,12 @@ from structsparse.penalties import Penalty
 
 @dataclass(frozen=True)
 class Screen:
-    """Screening of features: the group of each row of a weight table, from which rows of dead groups are found.
+    """Screening of features: the group of each entry of a weight table, to find the feature rows of dead groups.
 
-    An entry is a row of the parameter. Usually a feature row has one entry. In a table with one entry for each observed
-    pair of feature and label, a feature row has several."""
+    An entry is a row of the parameter tensor. Usually each feature row is one entry. In a table of observed (feature,
+    label) pairs, each pair is an entry, and the pairs of one feature form a feature row."""
 
-    table: str  # name of the parameter
+    table: str  # parameter name of the weight table
     rows: int  # number of feature rows
     row_of: Tensor  # int64 [entries], the feature row of each entry
     group_of: Tensor  # int64 [entries], the group of each entry; -1: in no group, always kept
@@ -31,9 +31,9 @@ class Screen:
         return cls(table, rows, row_of, _group_of(penalty, row_of))
 
     def rows_of_groups(self, groups: Tensor) -> Tensor:
-        """Screening of features: mark the rows in the selected groups, and the rows in no group: bool [rows]
+        """Screening of features: a bool array that marks the rows in the selected groups, and the rows in no group.
 
-        `groups` (bool [groups]) marks the selected groups."""
+        `groups` (bool array over groups) marks the selected groups."""
         stays = self.group_of < 0
         if not stays.all():
             stays |= groups.to(stays.device)[self.group_of.clamp(min=0)]
@@ -43,16 +43,17 @@ class Screen:
         return rows
 
     def entries_of_rows(self, rows: Tensor) -> Tensor:
-        """Screening of features: mark the entries of the selected rows: bool [entries]
+        """Screening of features: a bool array that marks the entries of the selected rows.
 
-        `rows` (bool [rows]) marks the selected rows."""
+        `rows` (bool array over feature rows) marks the selected rows."""
         return rows.to(self.row_of.device)[self.row_of]
 
 
 def _group_of(penalty: Penalty, row_of: Tensor) -> Tensor:
-    """Screening of features: the group of each entry: int64 [entries]; all -1 unless every row lies in one group.
+    """Screening of features: the group of each entry (int64 array [entries]).
 
-    If a penalty is a sum over entries and has no groups, each entry is a group."""
+    All groups are -1 (always kept) unless each row lies in a single group. If a penalty is a sum over entries and has
+    no groups, each entry is a group."""
     entries, groups = len(row_of), penalty.groups
     free = torch.full((entries,), -1, device=row_of.device)
     if groups is None:

@@ -16,10 +16,10 @@ from structsparse.weights.notes import notes_of
 
 
 def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
-    """Strengths of penalties: make the strengths of all terms absolute; also returns the gradients at zero.
+    """Strengths of penalties: make the strengths of all terms absolute; return them, and gradients at zero weights.
 
-    These are the gradients of the mean loss for the penalised parameters, by name. While they are computed, parameters
-    whose penalty can make weights zero are set to zero. If `cold`, all other parameters are first fitted, and keep the
+    The gradients are those of the mean loss, by name of the penalised parameter. While they are computed, parameters
+    whose penalty can make weights zero are set to zero. If `cold`, all other parameters are fitted first, and keep the
     fitted values."""
     module = objective.module
     if _needs_no_critical(objective):
@@ -109,8 +109,7 @@ def residual_at_zero(penalties: Mapping[str, Penalty], at_zero: Mapping[str, Ten
 def shares(path: int | Sequence[float], last: float) -> list[float]:
     """Strengths of penalties: the falling strengths of a path, as shares of the critical strength.
 
-    `path` is a list of shares, or the number of shares. Given a number, the shares fall geometrically from 1 to `last`.
-    """
+    `path` is a list of shares, or the count of shares. With a count, the shares fall geometrically to `last`."""
     if isinstance(path, int) and not isinstance(path, bool):
         if path < 1:
             raise UserError(f"path={path}: expected a number of strengths, at least 1, or a list of them")

@@ -42,14 +42,14 @@ class ArcKeys:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Arc keys: the place of the root of each sentence, then the count of places: int64 [sentences + 1]
+        """Arc keys: the place of the root of each sentence, then the count of places (int64 array [sentences + 1]).
 
-        A place is a position among all words and roots."""
+        A place is an index among the words and roots of all sentences."""
         return self.sentences.offsets + np.arange(len(self.sentences) + 1)
 
     @cached_property
     def first_arcs(self) -> np.ndarray:
-        """Arc keys: the index of the first arc of each sentence, then the count of arcs: int64 [sentences + 1]"""
+        """Arc keys: the index of the first arc of each sentence, then the count of arcs (int64 [sentences + 1])."""
         return np.concatenate([[0], np.cumsum(self.sentences.lengths.astype(np.int64) ** 2)])
 
     @property
@@ -58,7 +58,7 @@ class ArcKeys:
         return int(self.first_arcs[-1])
 
     def chosen(self, heads: np.ndarray) -> np.ndarray:
-        """Arc keys: the index of the arc to each word from its head: int64 [tokens]
+        """Arc keys: the index of the arc to each word from its head (int64 array [tokens]).
 
         `heads` [tokens] holds the position of each word's head in the sentence, from 1 on; 0 is the root."""
         lengths = np.repeat(self.sentences.lengths, self.sentences.lengths)
@@ -82,12 +82,12 @@ class ArcKeys:
 
     @cached_property
     def atoms(self) -> list[tuple[str, int, str]]:
-        """Arc keys: the word attributes (atoms) that the templates read: sorted (end of the arc, offset, name)."""
+        """Arc keys: the word attributes (atoms) that templates read: sorted tuples (end of the arc, offset, name)."""
         return sorted({atom for template in self.templates for atom in template.tokens})
 
     @cached_property
     def values(self) -> np.ndarray:
-        """Arc keys: the hash of each atom (word attribute) at each place (word or root): uint64 [atoms, places]"""
+        """Arc keys: the hash of each atom (word attribute) at each place (word or root), as uint64 [atoms, places]."""
         values = np.empty((len(self.atoms), int(self.starts[-1])), np.uint64)
         place = np.arange(values.shape[1])
         sentence = np.searchsorted(self.starts, place, side="right") - 1
@@ -100,11 +100,11 @@ class ArcKeys:
             row[:] = of_name[name][source.clip(0, len(place) - 1)]
             row[source == first] = root
             row[source < first], row[source >= last] = before, after
-            row *= hashes([f"{end}{offset}.{name}"]) | np.uint64(1)  # multiplication by an odd number is invertible
+            row *= hashes([f"{end}{offset}.{name}"]) | np.uint64(1)  # odd factor: distinct hashes stay distinct
         return values
 
     def _hashed(self, name: str) -> np.ndarray:
-        """Arc keys: the hash of the attribute `name` of each word, 0 for each root: uint64 [words and roots]"""
+        """Arc keys: the hash of the attribute `name` of each word, and 0 for each root (uint64 array)."""
         column = attribute(self.compact, name)
         result = np.zeros(int(self.starts[-1]), np.uint64)
         result[self._word_places] = hashes("=" + value for value in column.values)[column.codes]
@@ -112,7 +112,7 @@ class ArcKeys:
 
     @property
     def _word_places(self) -> np.ndarray:
-        """Arc keys: the place (position among all words and roots) of each word: int64 [tokens]"""
+        """Arc keys: the place (index among all words and roots) of each word (int64 array [tokens])."""
         roots = np.repeat(np.arange(1, len(self.starts)), self.sentences.lengths)
         return np.arange(self.sentences.tokens) + roots
 
@@ -127,7 +127,7 @@ class ArcKeys:
     def marks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Arc keys: three arrays from which the words between head and modifier are summarised.
 
-        - uint64 [places]: for each word, the bit of its part of speech
+        - uint64 [places]: for each word, the bit that stands for its part of speech
         - int64 [places]: for each word, 1 for a verb, 2 for punctuation, 4 for a conjunction, else 0
         - uint64 [kinds]: a hash for each kind of summary in `BETWEEN`"""
         column = attribute(self.compact, "upos")
@@ -140,7 +140,7 @@ class ArcKeys:
 
     @cached_property
     def between(self) -> np.ndarray:
-        """Arc keys: hashed summaries of the words between head and modifier: uint64 [kinds of summary, arcs]
+        """Arc keys: hashed summaries of the words between head and modifier (uint64 array [summaries, arcs]).
 
         The array is empty if no template reads the words between."""
         if not self.reads_between:
@@ -156,9 +156,9 @@ class ArcKeys:
         """Arc keys: the arc templates as four arrays for the compiled kernels.
 
         - indices of the atoms (word attributes) of all templates, one template after another
-        - [templates, 3]: where in the first array the head atoms begin, the modifier atoms begin, and both end
-        - [templates]: the kind of summary of the words between head and modifier; -1: none
-        - [templates, 2 * BINS]: the hashes of all directions and distance bins"""
+        - [templates, 3]: where in the first array head atoms begin, modifier atoms begin, and modifier atoms end
+        - [templates]: the index of the summary of the words between head and modifier; -1: none
+        - [templates, 2 * BINS]: a hash for each combination of direction and distance bin"""
         number, kinds = {atom: k for k, atom in enumerate(self.atoms)}, list(BETWEEN)
         atoms, bounds = [], []
         for template in self.templates:
@@ -171,7 +171,7 @@ class ArcKeys:
         return np.array(atoms, np.int64), np.array(bounds, np.int64), np.array(gaps, np.int64), distances
 
     def keys(self, k: int) -> np.ndarray:
-        """Arc keys: the feature keys of the arc template with index `k` on all arcs: uint64 [arcs]"""
+        """Arc keys: the feature keys of the arc template with index `k` on all arcs (uint64 array [arcs])."""
         atoms, bounds, gaps, distances = self.patterns
         ends, keys = np.empty((2, int(self.starts[-1])), np.uint64), np.empty(self.count, np.uint64)
         kernels.token_sums(atoms, bounds[k], self.values, ends)
@@ -184,7 +184,7 @@ class ArcKeys:
         """Arc keys: hashed word attributes and templates, from which a kernel computes keys sentence by sentence."""
         atoms, bounds, gaps, distances = self.patterns
         bases = [(template.tokens, template.between) for template in self.templates]
-        # A base is a template without direction and distance. `first`: base -> index of its first template.
+        # A base is a template without direction and distance. `first`: base -> index of the first template with it.
         first = {base: k for k, base in reversed([*enumerate(bases)])}
         number = {base: b for b, base in enumerate(first)}
         chosen = np.fromiter(first.values(), np.int64)
@@ -196,12 +196,12 @@ class ArcKeys:
         return TemplateAtoms(self.starts, self.values, *marks, atoms, bounds[chosen], gaps, base_of, distances)
 
     def distinct_counts(self) -> np.ndarray:
-        """Arc keys: the number of distinct features of each arc template over all arcs: int64 [templates]"""
+        """Arc keys: the number of distinct features of each arc template on all arcs (int64 array [templates])."""
         return np.array([_count_distinct(self.keys(k)) for k in range(len(self.templates))], np.int64)
 
 
 def gold_arcs(treebank: Treebank) -> np.ndarray:
-    """Whether each arc, in the order of arc keys, belongs to the gold tree: int64 [arcs], 0 or 1"""
+    """Whether each arc, in the order of arc keys, belongs to the gold tree (int64 array of 0 and 1)."""
     arcs = ArcKeys(treebank, ())
     gold = np.zeros(arcs.count, np.int64)
     gold[arcs.chosen(treebank.heads)] = 1
@@ -222,7 +222,7 @@ def _tag_bit(tag: str) -> int:
 
 
 def _distance_hashes(template: ArcTemplate) -> np.ndarray:
-    """The hash that a template adds to arc keys for each direction and distance bin: uint64 [2 * BINS]"""
+    """The hashes that a template adds to arc keys, one for each direction and distance bin (uint64 [2 * BINS])."""
     sides, bins = np.divmod(np.arange(2 * kernels.BINS), kernels.BINS)
     number = {None: 0 * sides, "direction": sides, "distance": sides * kernels.BINS + bins, "length": bins}
     return hashes(f"{template.name} at {value}" for value in number[template.place])

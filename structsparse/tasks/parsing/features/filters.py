@@ -1,4 +1,4 @@
-"""Filters of arc templates of a parser: the candidates for generic filters, and a filter by forward selection."""
+"""Filters of arc templates of a parser: candidate templates to choose from, and a filter by forward selection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ArcCandidates:
 
     @property
     def gold(self) -> np.ndarray:
-        """Candidates for a filter of arc templates: 1 for each arc of the gold tree, 0 for others: int64 [arcs]"""
+        """Candidates for a filter of arc templates: 1 for each arc of the gold tree, 0 for other arcs (int64 array)."""
         return gold_arcs(self.treebank)
 
     def features(self) -> Iterator[np.ndarray]:

@@ -30,27 +30,27 @@ class ForwardModels:
         self.gold, self.begins = treebank.heads.astype(np.int64), treebank.offsets.astype(np.int64)
         halves = (draw.permutation(len(treebank)) % 2).astype(np.int8)
         self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # int8 [arcs]: the half of each arc, 0 or 1
-        self.scores = np.zeros((2, self.arcs.count), np.float32)  # scores of all arcs by both models
-        self.state = np.empty((self.arcs.count, 4), np.float32)  # derivatives by arc, see `_differentiate`
+        self.scores = np.zeros((2, self.arcs.count), np.float32)  # the score of each arc by each model
+        self.state = np.empty((self.arcs.count, 4), np.float32)  # derivatives for each arc, set by `_differentiate`
         self.ids: dict[int, np.ndarray] = {}  # template index -> feature index on each arc, int32 [arcs]
         self.weights: dict[int, np.ndarray] = {}  # template index -> weights, float32 [models, features]
         self._differentiate()
 
     def gain(self, k: int) -> float:
-        """Forward selection: the gain in held-out log-likelihood (in nats) if the weights of template k took one step.
+        """Forward selection: the gain in held-out log-likelihood (in nats) by one Newton step of template k.
 
         The step would change all weights of the template, in both models."""
         ids, count = self._numbered(k)
         return kernels.gain(self._sums(ids, count), self.ridge, self.rate)
 
     def add(self, k: int) -> None:
-        """Forward selection: add template k to both models, and take a first step of its weights."""
+        """Forward selection: add template k to both models, and take a first Newton step of its weights."""
         ids, count = self._numbered(k)
         self.ids[k], self.weights[k] = ids.copy(), np.zeros((2, count), np.float32)
         self.fit(k)
 
     def fit(self, k: int) -> None:
-        """Forward selection: take one more step of the weights of the added template k, in both models."""
+        """Forward selection: take one more Newton step of the weights of template k in both models."""
         ids, weights = self.ids[k], self.weights[k]
         kernels.step(self._sums(ids, weights.shape[1]), ids, self.ridge, self.rate, weights, self.scores)
         self._differentiate()
@@ -62,15 +62,16 @@ class ForwardModels:
         kernels.differentiate(self.scores, self.gold, self.begins, self.arcs.first_arcs, self.state)
 
     def _sums(self, ids: np.ndarray, count: int) -> np.ndarray:
-        """Forward selection: the derivatives summed by feature and half of the treebank: float32 [features, 2, 4]
+        """Forward selection: the derivatives, summed by feature and by half of the treebank.
 
-        The four derivatives are slope and curvature of the log-likelihood of each model."""
+        The result is a float32 array [features, halves, 4]. The four derivatives are slope and curvature of the
+        log-likelihood of each model."""
         sums = self._scratch[3][:count]
         kernels.sum_by_feature(ids, self.half, self.state, sums)
         return sums
 
     def _numbered(self, k: int) -> tuple[np.ndarray, int]:
-        """Forward selection: the feature index of template k on each arc, and the count of features.
+        """Forward selection: number the features of template k; return the feature index on each arc, and the count.
 
         The next call overwrites the array of feature indices."""
         slots, distinct, ids, _ = self._scratch
@@ -89,7 +90,7 @@ def forward_selection(models: ForwardModels, count: int, tries: float, again: in
     """Forward selection of `count` arc templates; return their indices, in order of choice, and their gains.
 
     Each choice is among templates drawn at random. `tries` is the mean number of times that a template is drawn. After
-    each choice, the weights of `again` chosen templates take another step."""
+    each choice, the weights of `again` chosen templates take another Newton step."""
     left, chosen, gains = list(range(len(models.arcs.templates))), [], []
     drawn_each = max(1, round(tries * len(left) / count))
     for _ in range(count):

@@ -32,7 +32,7 @@ def by_arcs_coarse_to_fine(
 
 
 def arc_order(names: Sequence[str]) -> list[tuple[str, str]]:
-    """The order of arc templates for groups: pairs (template, next coarser template that is in the list).
+    """The order of arc templates for groups: pairs (template, next coarser template among `names`).
 
     For example, from fine to coarse: h.word & m.upos & distance, h.word & m.upos & direction, h.word & m.upos, h.upos &
     m.upos. A template has at most one next coarser template."""

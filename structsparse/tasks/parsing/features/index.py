@@ -30,7 +30,7 @@ class ArcIndex(FeatureIndex):
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """Arc index: the number of arcs of some sentences. Every template has one feature on each arc."""
+        """Arc index: the number of arcs of some sentences; arcs are the places where features occur."""
         return int((sentences.lengths.astype(np.int64) ** 2).sum())
 
     @staticmethod
@@ -75,7 +75,7 @@ class ArcIndex(FeatureIndex):
         return Bags(shrunk(ids, offsets[-1]), offsets)
 
     def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
-        """Arc index: the source files that define arc features. If a file changes, cached features are invalid."""
+        """Arc index: the active feature rows of the arcs to words from the given heads."""
         arcs, (bounds, known, rows, bits, begins, places, masks) = ArcKeys(sentences, self.templates), self.lookup
         chosen = arcs.chosen(heads)
         ids, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
@@ -100,8 +100,8 @@ class ArcIndex(FeatureIndex):
     ) -> list[str]:
         """Arc index: readable names of features, such as `h.upos=NOUN & m.upos=ADJ & direction=left`.
 
-        `rows` holds the rows of the features. Each name is rebuilt from an arc that has the feature. `bags` holds the
-        features of all arcs or, if `heads` is given, of the arcs from these heads."""
+        `rows` holds the rows of the features. Each name is rebuilt from an arc that has the feature. `bags` (optional)
+        holds the features of all arcs or, if `heads` is given, of the arcs from these heads."""
         arcs = ArcKeys(sentences, self.templates)
         if bags is None:
             examples = self._first_arcs(arcs, rows)
@@ -114,7 +114,7 @@ class ArcIndex(FeatureIndex):
         return [spell(self.templates[k], arc) for k, arc in zip(template_of, examples.tolist(), strict=True)]
 
     def _first_arcs(self, arcs: ArcKeys, rows: np.ndarray) -> np.ndarray:
-        """Arc index: the first arc that has each of these feature rows: int64 [rows]
+        """Arc index: for each of the given feature rows, the index of the first arc with this feature.
 
         To save memory, only the keys of one template are kept at a time."""
         requested, first = np.zeros(len(self), np.bool_), np.full(len(self), -1)
@@ -125,5 +125,5 @@ class ArcIndex(FeatureIndex):
                 keys = arcs.keys(k) & self.masks[k]
                 nearest = np.searchsorted(self.keys[places], keys).clip(0, len(places) - 1)
                 having = np.flatnonzero(self.keys[places][nearest] == keys)[::-1]
-                first[self.rows[places[nearest[having]]]] = having  # `having` descends: the first arc is written last
+                first[self.rows[places[nearest[having]]]] = having  # `having` falls: the first arc is written last
         return first[rows]

@@ -8,8 +8,9 @@
     {h,m}.{word,lemma} & x          braces: one template for each combination of alternatives
     h.$ & m.$ for $ in upos, xpos   one template for each value of $
 
-The option `variants` conjoins each template with direction, with distance, or with nothing (plain). The plain variant
-of a template that reads only the modifier is conjoined with length. Otherwise all heads would get the same score."""
+The option `variants` lists what each template is conjoined with: direction, distance, or nothing (plain). The plain
+variant of a template that reads only the modifier is conjoined with length. Otherwise all heads would get the same
+score."""
 
 from __future__ import annotations
 
@@ -33,10 +34,10 @@ BETWEEN = {  # summaries of the words between head and modifier
     "conjunctions": "whether there is a coordinating conjunction",
 }
 VERBS, MARKS, LINKS = ("VERB", "AUX"), ("PUNCT",), ("CCONJ", "CONJ")  # tags: verbs, punctuation, conjunctions
-ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # attribute values at places outside the sentence
+ROOT, BEFORE, AFTER = "<root>", "<before>", "<after>"  # attribute values at places without a word
 PLACES = ("direction", "distance", "length")  # what a template can read about the side and distance of the head
 PREDICTED = "deprel"  # the column of relations, which templates must not read
-VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}  # variant -> what is conjoined, see PLACES
+VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}  # variant -> entry of PLACES
 
 _TOKEN = re.compile(r"([hm])([+-]\d)?\.([A-Za-z_][A-Za-z_0-9]*)")
 _FOR = re.compile(r"(.*)\sfor\s+\$\s+in\s+(.+)")
@@ -47,11 +48,11 @@ ENDINGS = tuple(f"suffix{size}" for size in range(1, 5))
 
 @dataclass(frozen=True)
 class ArcTemplate:
-    """An arc template: a conjunction of word attributes, a summary of the words between, and a distance."""
+    """An arc template: a conjunction of word attributes, a summary of words between the two ends, and a distance."""
 
     tokens: tuple[tuple[str, int, str], ...] = ()  # (end of the arc: h or m, offset, attribute)
     between: str | None = None  # a key of BETWEEN: how the words between head and modifier are summarised
-    place: str | None = None  # direction, distance or length
+    place: str | None = None  # direction, distance, length or none of them
 
     @property
     def name(self) -> str:
@@ -82,7 +83,8 @@ class ArcTemplate:
     def coarser(self) -> ArcTemplate | None:
         """The next coarser arc template; None if there is no coarser template.
 
-        In this order: distance becomes direction; direction is left out; words and endings become parts of speech."""
+        The first step that applies is taken: distance becomes direction; direction is left out; words and endings
+        become parts of speech."""
         if self.place == "distance":
             return replace(self, place="direction")
         if self.place == "direction":
@@ -181,7 +183,7 @@ def _distinct(templates: list[ArcTemplate]) -> list[ArcTemplate]:
 
 
 def varied(base: ArcTemplate, variant: str) -> ArcTemplate:
-    """The given variant (plain, direction or distance) of an arc template."""
+    """An arc template in the given variant: plain, direction or distance."""
     place = VARIANTS[variant]
     if base.place is not None:
         if place is not None:
@@ -210,7 +212,7 @@ def check_attributes(templates: Sequence[ArcTemplate]) -> None:
 def informative(
     sentences: Sentences, templates: Sequence[ArcTemplate], constant_too: bool = False
 ) -> tuple[list[ArcTemplate], list[str]]:
-    """The arc templates whose attributes all have two or more values in these sentences, and notes for the user.
+    """The arc templates whose attributes all have two or more values in the given sentences, and notes for the user.
 
     With `constant_too`, all templates are kept, and a note says how many read a constant attribute.
     """

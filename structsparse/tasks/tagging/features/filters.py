@@ -28,7 +28,7 @@ class TokenCandidates:
         return self.sentences.columns[self.tag].codes
 
     def features(self) -> Iterator[np.ndarray]:
-        """Candidates for a filter: yields, for each token template, the feature ids of all training tokens."""
+        """Candidates for a filter: yields, for each token template, the array of feature ids of all training tokens."""
         for begin in range(0, len(self.templates), _AT_ONCE):
             templates = self.templates[begin : begin + _AT_ONCE]
             index = TokenIndex.fit(self.sentences, templates)

@@ -27,7 +27,7 @@ class TokenIndex(FeatureIndex):
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """Token index: the number of places with features in some sentences, which are the tokens."""
+        """Token index: the number of places that have features; these are the tokens of the sentences."""
         return sentences.tokens
 
     @staticmethod
@@ -42,7 +42,7 @@ class TokenIndex(FeatureIndex):
 
     @classmethod
     def fit(cls, sentences: Sentences, templates: Sequence[Template], min_count: int = 1) -> TokenIndex:
-        """Make a token index of all features that occur on at least `min_count` tokens of these sentences."""
+        """Make a token index of all features that occur on at least `min_count` tokens of `sentences`."""
         arrays, hashed = _TemplateArrays(templates), AttributeHashes(sentences, templates)
         return cls.collect(templates, sentences.tokens, lambda k: arrays.keys(k, hashed), min_count, sentences.source)
 
@@ -51,7 +51,7 @@ class TokenIndex(FeatureIndex):
         return self.find(self.hashed(sentences), np.arange(len(sentences)))
 
     def hashed(self, sentences: Sentences) -> AttributeHashes:
-        """Token index: hash the attribute values of sentences that the templates read, for `find`."""
+        """Token index: hash the attribute values that the templates read in some sentences, for `find`."""
         return AttributeHashes(sentences, self.templates)
 
     def find(self, hashed: AttributeHashes, chosen: np.ndarray) -> Bags:
@@ -71,7 +71,7 @@ class TokenIndex(FeatureIndex):
     def shortened_on(self, sentences: Sentences, guard: int) -> TokenIndex:
         """A token index with shorter keys, for a small artifact.
 
-        At most 1 in 2^guard feature occurrences in these sentences is mistaken for another feature."""
+        At most 1 in 2^guard feature occurrences in `sentences` is mistaken for another feature."""
         hashed = self.hashed(sentences)
         return self.shortened(guard, lambda k: self._arrays.keys(k, hashed))
 
@@ -83,7 +83,7 @@ class TokenIndex(FeatureIndex):
     def describe(self, rows: np.ndarray, sentences: Sentences, bags: Bags) -> list[str]:
         """Token index: readable names of the features in some table rows, such as `word[-1]=New & word[0]=York`.
 
-        `bags` has the features of all tokens in `sentences`; each feature must occur there."""
+        `bags` has the features of all tokens in `sentences`. Each of the named features must occur in `bags`."""
         token_of = np.empty(len(self), np.int64)
         token_of[bags.ids] = np.repeat(np.arange(len(bags.offsets) - 1), np.diff(bags.offsets))
         template_of = np.searchsorted(self.offsets, rows, side="right") - 1
@@ -115,18 +115,18 @@ def _boundary(place: int, begin: int, end: int) -> str:
 
 
 class _TemplateArrays:
-    """Token index: the templates as arrays for the kernels, as pairs of attribute and offset (atoms)."""
+    """Token index: arrays for the kernels, with the (attribute, offset) pairs (atoms) of all templates."""
 
     def __init__(self, templates: Sequence[Template]) -> None:
         numbers = {name: k for k, name in enumerate(_attributes(templates))}
         atoms = [(numbers[name], shift) for template in templates for name, shift in template.atoms]
         attributes, shifts = np.array(atoms, np.int64).reshape(-1, 2).T.copy()
         bounds = np.cumsum([0, *(len(template.atoms) for template in templates)])
-        # hash seed of each template, its first (attribute, offset) pair, and attribute index and offset of all pairs
+        # per template: hash seed, place of its first (attribute, offset) pair; per pair: attribute index, offset
         self.all = hashes(template.name for template in templates), bounds, attributes, shifts
 
     def keys(self, k: int, hashed: AttributeHashes) -> np.ndarray:
-        """Token index: compute the key (hash) of the feature of template k at each token: uint64 [tokens]."""
+        """Token index: compute, for each token, the key (hash, uint64) of the feature of template k."""
         seeds, bounds, attributes, shifts = self.all
         atoms = slice(bounds[k], bounds[k + 1])
         keys = np.empty(int(hashed.lengths.sum()), np.uint64)
@@ -145,7 +145,7 @@ class AttributeHashes:
         before, after = -min([0, *shifts]), max([0, *shifts])
         self.lengths = sentences.lengths
         numbers = np.arange(len(sentences))
-        # [sentences], the position of each sentence's first token among all tokens and padding
+        # for each sentence, the position of its first token among all tokens and padding positions
         self.starts = sentences.offsets[:-1] + before + (before + after) * numbers
         inside = np.arange(sentences.tokens) + np.repeat(self.starts - sentences.offsets[:-1], self.lengths)
         self.values = np.empty((len(names), sentences.tokens + (before + after) * len(sentences)), np.uint64)

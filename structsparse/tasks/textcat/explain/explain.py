@@ -1,9 +1,9 @@
 """Explain a text classifier: compute heaviest words, word groups, and selected sentences of documents.
 
-- A sentence or phrase is *selected* if the group of its words has a nonzero weight.
-- Without such a group, as in test documents, it is selected if one of its words has a nonzero weight.
+- A sentence or phrase of a training document is *selected* if the group of its words has a nonzero weight.
+- In other documents, or without such a group, it is selected if one of its words has a nonzero weight.
 - The change of a sentence is log p(label | document) - log p(label | document without the sentence). For losses without
-  probabilities, the change is that of the label's score or of the predicted number."""
+  probabilities, a score or the predicted number replaces the log-probability."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from structsparse.tasks.textcat.explain.explanation import (
 )
 from structsparse.tasks.textcat.explain.phrases import phrases_of
 
-WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # maximum number of shown words per class, words per group, groups per kind
-DOCUMENTS = 4  # number of documents that are shown by default from train, and again from test
-LONGEST = 120  # maximum number of characters of a shown name
-# an absolute path; group 1 of the match is the last folder and the file name
+WORDS, GROUP_WORDS, GROUPS = 30, 12, 25  # maximum counts to show: words per class, words per group, groups per kind
+DOCUMENTS = 4  # number of documents shown by default from train, and the same number from test
+LONGEST = 120  # maximum number of characters of the name of a document or group
+# pattern of an absolute path; group 1 of a match is the last folder and the file name
 PATHS = re.compile(r"(?<!\S)/\S*/([^/\s]+/[^/\s]+)")
-# plural names of the kinds of word groups; a group's own name begins with the singular (the key)
+# plural of each kind of word group; the key is the first word in the names of such groups
 KINDS = {"sentence": "sentences", "words": "documents", "phrase": "phrases", "topic": "topics", "cluster": "clusters"}
 
 
@@ -60,12 +60,12 @@ def explain(
 ) -> Explanation:
     """Explain a text classifier that is given as arrays.
 
-    - table: weights, float [features] for two classes or a number, [features, classes] for more classes
-    - bias: float [scores per document]
+    - table: array of weights, [features] for two classes or for numbers, [features, classes] for more classes
+    - bias: array of the constants in the scores
     - cover: word groups, or None
     - shown: (part, index) of each document to explain; None: a choice from train and test
     - loss: the name of the training loss
-    - alive: bool [groups], which groups are selected; None: the groups with a nonzero weight"""
+    - alive: bool array, whether each group is selected; None: groups with a nonzero weight are selected"""
     table, bias = np.asarray(table, np.float64), np.atleast_1d(np.asarray(bias, np.float64))
     if table.ndim not in (1, 2) or len(table) != len(bag.layout) or bias.shape != (table.shape[1:] or (1,)):
         raise UserError(f"explanation: weights {table.shape} and biases {bias.shape} for {len(bag.layout)} features")
@@ -92,7 +92,7 @@ class LinearModel:
     """The text classifier to be explained, a linear model given as arrays of weights and biases."""
 
     bag: Bag
-    table: np.ndarray  # weights, [features] or [features, classes]
+    table: np.ndarray  # weights, [features], or [features, classes] for more than two classes
     bias: np.ndarray  # [outputs]
     classes: tuple[str, ...] | None  # names of the classes; None: the model predicts a number
     loss: str  # name of the training loss
@@ -109,7 +109,7 @@ class LinearModel:
     def values(self, documents: Documents) -> np.ndarray:
         """Explaining a text classifier: the log-probability of each class for each document ([documents, classes]).
 
-        If the loss is not logistic, or the model predicts numbers, scores replace log-probabilities."""
+        If the loss is not logistic, scores replace log-probabilities."""
         scores = self.scores(documents)
         if self.classes is None or self.loss != "logistic":
             return scores if self.classes is None or self.table.ndim == 2 else 2 * scores
@@ -120,10 +120,9 @@ class LinearModel:
         return values[:, 0] if self.classes is None else values.argmax(axis=1)
 
     def towards(self, label) -> np.ndarray:
-        """Explaining a text classifier: the weight of each word for the colours of a document.
+        """Explaining a text classifier: the weight of each feature, by which the words of a document are coloured.
 
-        With two classes, this is the word's weight for the second class. With more classes, it is the word's weight for
-        the document's class minus the mean weight over all classes."""
+        With more than two classes, it is the weight for the class `label`, minus the mean weight over all classes."""
         return self.table if self.table.ndim == 1 else self.table[:, int(label)] - self.table.mean(axis=1)
 
     def label_text(self, label) -> str:
@@ -143,7 +142,7 @@ class GroupLookup:
         self.alive = cover.alive(weights).numpy() if alive is None else np.asarray(alive, bool)
         self.members, self.offsets = cover.members.numpy(), cover.offsets.numpy()
         draw = np.random.default_rng(0)
-        # the hash of a set of words: each word (row of the table) has a random number, and the numbers are added
+        # random number of each word (row of the table); the hash of a set of words is the sum of their numbers
         self.marks = draw.integers(0, 2**63, len(table), dtype=np.uint64)
         keys = np.add.reduceat(self.marks[self.members], self.offsets[:-1])
         self.order = np.argsort(keys, kind="stable")
@@ -152,7 +151,7 @@ class GroupLookup:
     def find(self, rows: np.ndarray) -> int | None:
         """Explaining a text classifier: the index of the word group with exactly these words; None if there is none.
 
-        `rows` has the words' rows in the weight table, sorted and distinct."""
+        `rows` has the rows of these words in the weight table, sorted and distinct."""
         if self.cover is None or not len(rows):
             return None
         key = self.marks[rows].sum(dtype=np.uint64)
@@ -167,9 +166,9 @@ class GroupLookup:
     def lives(self, rows: np.ndarray, by_group: bool) -> bool:
         """Explaining a text classifier: whether a set of words is selected.
 
-        If `by_group` is set, the word group with exactly these words decides. Otherwise, or if there is no such group,
-        one word with a nonzero weight suffices. `rows` has the words' rows in the weight table, or -1 for unknown
-        words."""
+        If `by_group` is set, the word group with exactly these words decides. If `by_group` is not set, or there is no
+        such group, one word with a nonzero weight suffices. `rows` has the words' rows in the weight table, or -1 for
+        unknown words."""
         rows = np.unique(rows[rows >= 0])
         group = self.find(rows) if by_group else None
         return bool((self.table[rows] != 0).any()) if group is None else bool(self.alive[group])
@@ -184,7 +183,7 @@ class GroupLookup:
         return tuple(self._kind(kind_of(names[int(groups[0])]), groups, words, counts) for groups in parts)
 
     def _kind(self, name: str, groups: np.ndarray, words: Sequence[str], counts: np.ndarray) -> GroupKind:
-        """Explaining a text classifier: the summary of the word groups of one kind, with the shown groups in detail."""
+        """Explaining a text classifier: the summary of all word groups of one kind, with details of the largest."""
         living, dead = groups[self.alive[groups]], groups[~self.alive[groups]]
         sizes = np.diff(self.offsets)
         first = living[np.argsort(-self.norms[living], kind="stable")][:GROUPS]
@@ -202,9 +201,7 @@ class GroupLookup:
 
 
 def kind_of(name: str) -> str:
-    """Explaining a text classifier: the kind of a word group (sentences, topics, ...), from the group's name.
-
-    The names of groups are made in features/word_groups.py."""
+    """Explaining a text classifier: the kind of a word group (sentences, topics, ...), from the group's name."""
     return KINDS.get(name.partition(" ")[0], "groups")
 
 
@@ -222,7 +219,7 @@ def _sizes(weights: np.ndarray) -> np.ndarray:
 
 
 def _largest(weight: np.ndarray) -> float:
-    """Explaining a text classifier: a word's weight for the class where its absolute value is largest."""
+    """Explaining a text classifier: the weight of a word, for the class where the absolute weight is largest."""
     return float(weight) if np.ndim(weight) == 0 else float(weight[np.abs(weight).argmax()])
 
 
@@ -234,7 +231,7 @@ def _top_words(words: Sequence[str], table: np.ndarray, classes: tuple[str, ...]
 
 
 def _heaviest(words: Sequence[str], column: np.ndarray) -> tuple[WeightedWord, ...]:
-    """Explaining a text classifier: the words with the largest positive weights in a column of the table."""
+    """Explaining a text classifier: the words with the largest positive weights in `column`."""
     rows = np.argsort(-column, kind="stable")[:WORDS]
     return tuple(WeightedWord(words[row], float(column[row])) for row in rows.tolist() if column[row] > 0)
 
@@ -245,8 +242,8 @@ def _heaviest(words: Sequence[str], column: np.ndarray) -> tuple[WeightedWord, .
 def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
     """Explaining a text classifier: choose documents of medium length from train and test.
 
-    For classes, these are correctly predicted documents of every class, and one wrongly predicted test document. For
-    numbers, the labels are spread from the smallest to the largest."""
+    If the model predicts classes, these are correctly predicted documents of every class, and one wrongly predicted
+    test document. If it predicts numbers, their labels are spread from the smallest to the largest."""
     result = []
     for part in ("train", "test"):
         documents = data.parts[part]
@@ -270,7 +267,7 @@ def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
 
 
 def checked(shown: Sequence[tuple[str, int]], data: DocumentSplits) -> list[tuple[str, int]]:
-    """Explaining a text classifier: the requested documents without duplicates.
+    """Explaining a text classifier: the requested documents, as (part, index), without duplicates.
 
     An error is raised if a document does not exist."""
     for part, number in shown:
@@ -310,7 +307,7 @@ def _explained(
 def _sentence_offsets(documents: Documents) -> np.ndarray:
     """Explaining a text classifier: the token offsets at which sentences of documents begin.
 
-    Without a sentence splitter, each document is one sentence."""
+    If no sentence splitter is installed, a document may count as one sentence."""
     if documents.sentence_offsets is None and not can_split():
         return documents.offsets
     return documents.sentences()
@@ -320,7 +317,7 @@ def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values
     """Explaining a text classifier: how much the value of a document falls when a sentence is removed ([sentences]).
 
     The value is the log-probability or score of the document's class. `bounds` has the token offsets at which sentences
-    begin, and the end of the last. `values` has the values of the whole document for all classes."""
+    begin, and the end of the last sentence. `values` has the values of the whole document."""
     count = max(len(bounds) - 1, 0)
     tokens, owner = np.arange(len(document.tokens)), np.repeat(np.arange(count), np.diff(bounds))
     remaining = [tokens[owner != sentence] for sentence in range(count)]
@@ -344,10 +341,9 @@ def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values
 
 
 def _pieces(text: str, begins: np.ndarray, ends: np.ndarray, weights: np.ndarray, bounds: np.ndarray) -> list[tuple]:
-    """Explaining a text classifier: cut a text into sentences, and each sentence into pieces.
+    """Explaining a text classifier: cut a text into sentences, and each sentence into (text, weight) pieces.
 
-    Pieces are words with weights, and the text between words. An opening bracket or quote directly before the first
-    word of a sentence belongs to this sentence."""
+    A piece is a word with its weight, or the text between two words with weight 0."""
     cuts = [0]
     for token in bounds[1:-1].tolist():
         gap = text[ends[token - 1] : begins[token]]

@@ -12,7 +12,7 @@ class WeightedWord(NamedTuple):
     """Content of an explanation: a word of the text classifier, with its weight."""
 
     word: str
-    weight: float  # weight for the second of two classes; with more classes, the weight of largest absolute value
+    weight: float  # weight for the class under which the word is listed; in a group, weight of largest absolute value
 
 
 class GroupSummary(NamedTuple):
@@ -43,7 +43,7 @@ class ExplainedSentence(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Content of an explained sentence: the text as in the document."""
+        """Content of an explained sentence: the text of the sentence, exactly as in the document."""
         return "".join(piece for piece, _ in self.pieces)
 
 
@@ -56,7 +56,7 @@ class ExplainedDocument(NamedTuple):
     predicted: str
     probability: float | None  # probability of the predicted class; None if the loss gives no probabilities
     sentences: tuple[ExplainedSentence, ...]
-    phrases: tuple[Phrase, ...]  # the roots of the parse trees
+    phrases: tuple[Phrase, ...]  # the roots of the parse trees of the document
 
     @property
     def right(self) -> bool:
@@ -72,8 +72,8 @@ class Explanation:
     classes: tuple[str, ...]  # class names; "lower" and "higher" if the model predicts numbers
     weights: int  # number of weights
     living: int  # number of nonzero weights
-    top_words: tuple[tuple[str, tuple[WeightedWord, ...]], ...]  # for each class, its name and heaviest words
+    top_words: tuple[tuple[str, tuple[WeightedWord, ...]], ...]  # name and heaviest words of each class
     kinds: tuple[GroupKind, ...]
     documents: tuple[ExplainedDocument, ...]
-    scale: float  # absolute weight from which words have full colour
-    measure: str  # what a sentence changes: "log-probability", "score" or "number"
+    scale: float  # words of this absolute weight or more have full colour
+    measure: str  # value that a sentence changes: "log-probability", "score" or "number"

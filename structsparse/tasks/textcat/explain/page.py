@@ -151,7 +151,7 @@ def _verdict(explanation: Explanation, document: ExplainedDocument) -> str:
 def _sentence(sentence: ExplainedSentence, largest: float, scale: float) -> str:
     """HTML page of an explanation: a table row with a sentence of a document.
 
-    `largest` is the maximum absolute change by a sentence of this document. `scale` is the absolute weight in full
+    `largest` is the maximum absolute change by any sentence of the document. Weights of size `scale` have full
     colour."""
     words = "".join(_word(piece, weight, scale) for piece, weight in sentence.pieces)
     words = f'<mark class="selected">{words}</mark>' if sentence.lives else f'<span class="unselected">{words}</span>'
@@ -209,7 +209,7 @@ def _kinds(explanation: Explanation) -> Iterator[str]:
 def _group_rows(groups: list[GroupSummary], title: str, count: int, scale: float) -> Iterator[str]:
     """HTML page of an explanation: the table of the selected, or of the unselected, word groups of one kind.
 
-    `groups` are the groups to show. `count` also counts the groups that are not shown."""
+    `groups` are the groups to show. `count` is the number of groups, including those that are not shown."""
     if not groups:
         yield f'<p class="count">{title}</p>'
         return

@@ -9,7 +9,7 @@ import numpy as np
 
 from structsparse.corpora.documents import Documents
 
-# signs for the sentiments from 0 to 4; the neutral sentiment 2 has no sign
+# signs for sentiments from 0 (very negative) to 4 (very positive); the neutral sentiment 2 has no sign
 SENTIMENTS = {0: "\N{MINUS SIGN}\N{MINUS SIGN}", 1: "\N{MINUS SIGN}", 3: "+", 4: "++"}
 
 
@@ -26,7 +26,7 @@ class Phrase(NamedTuple):
 def phrases_of(
     documents: Documents, document: int, weights: np.ndarray, lives: Callable[[int, int], bool]
 ) -> tuple[Phrase, ...]:
-    """The phrases of a document as parse trees; empty if the parse trees of the documents are not known.
+    """The phrases of a document as parse trees; empty if the documents have no parse trees.
 
     `weights` has the weight of each token of the document. `lives(begin, end)` says whether the phrase of the tokens
     begin : end is selected."""
@@ -56,9 +56,9 @@ def phrases_of(
 def _subtree(
     spans: list, at: int, label_of: dict, words: list[str], weights: np.ndarray, lives: Callable
 ) -> tuple[Phrase, int]:
-    """Build the phrase of the span spans[at], with the phrases inside it, as a parse tree.
+    """Build the parse tree of the phrase with span spans[at], from this span and the spans inside it.
 
-    Returns the phrase, and the index of the first span outside it."""
+    Returns the tree, and the index in `spans` of the first span outside the phrase."""
     begin, end = spans[at]
     place, children, at = begin, [], at + 1
     while end - begin > 1 and place < end:

@@ -87,7 +87,9 @@ def _document_lines(document: ExplainedDocument) -> Iterator[str]:
 
 
 def bracketed(phrase: Phrase) -> str:
-    """Plain text of an explanation: a parse tree in brackets, (selected phrase) or [phrase that is not selected]."""
+    """Plain text of an explanation: a parse tree in brackets.
+
+    Selected phrases are in (parentheses), other phrases in [brackets]."""
     if not phrase.children:
         return one_line(phrase.words[0]) if phrase.lives else f"[{one_line(phrase.words[0])}]"
     inner = " ".join(map(bracketed, phrase.children))

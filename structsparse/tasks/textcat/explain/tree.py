@@ -67,7 +67,7 @@ def _edge(x: float, y: float, to: float, below: float) -> str:
 
 
 def _leaf(phrase: Phrase, x: float, width: float, floor: float, scale: float) -> str:
-    """SVG drawing of a parse tree: the SVG elements of a word, coloured by the weight of the word."""
+    """SVG drawing of a parse tree: the SVG elements of a word, with a background colour for the word's weight."""
     word, state = escape(clean(phrase.words[0])), "lives" if phrase.lives else "dead"
     back = ""
     if phrase.weight:
