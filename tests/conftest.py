@@ -1,5 +1,6 @@
 """Settings of all tests: one thread each, no time limits; and a training run in the folder of the test."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,12 @@ from tests.support.runs import Run, run_here
 
 settings.register_profile("untimed", deadline=None)  # machines are shared, so durations mean nothing
 settings.load_profile("untimed")
+
+
+def pytest_collection_finish():
+    """Millions of objects of imported modules live to the end: the garbage collector need not visit them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

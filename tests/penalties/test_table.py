@@ -13,7 +13,9 @@ from structsparse.groups import Partition, by_row, by_row_blocks
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
 from tests.support.penalty_table import AT_THE_THRESHOLD, ROWS, SHAPE, blocks, distances, scattered
 
-TRIALS = 500  # in each test that draws most, of two points or twice as many where not convex: over 2000 for every row
+# Drawn in each test that draws most, of two points or twice as many where not convex: over 2000 for every row in the
+# slow tests, and a fifth of that in all others.
+TRIALS = [100, pytest.param(500, marks=pytest.mark.slow)]
 ROUTES = {"kernels": lambda W: W.clone(), "torch": lambda W: torch.stack([W, W], -1)[..., 0]}
 ACCURACY = {"tol_gap_abs": 3e-10, "tol_gap_rel": 3e-10, "tol_feas": 3e-10}
 
@@ -47,10 +49,6 @@ def draws(row, trials, dtype=torch.float64):
             yield W.to(dtype), row.steps(generator).to(dtype)
         else:
             yield W.to(dtype), math.exp(float(normal(1)))
-
-
-def many(row):
-    return TRIALS if row.convex else 2 * TRIALS
 
 
 def pairs(row, trials):
@@ -99,9 +97,10 @@ def test_value_is_the_formula(row, penalty):
         assert penalty.value(V.float()).dtype == torch.float64
 
 
-def test_three_points(row, penalty):
+@pytest.mark.parametrize("trials", TRIALS)
+def test_three_points(row, penalty, trials):
     """f(Z) >= f(V) + |Z - V|^2 / 2, for f with its minimum at V and, if convex, as convex as the metric."""
-    for W, steps, Z in pairs(row, many(row)):
+    for W, steps, Z in pairs(row, trials if row.convex else 2 * trials):
         V = moved(penalty, W, steps)
         best = objective(penalty, V, W, steps)
         for other in (Z, feasible(row, W), feasible(row, V + 1e-3 * Z), torch.zeros_like(W)):
@@ -134,18 +133,20 @@ def test_no_entry_row_or_column_is_better_kept_or_dropped(row, penalty):
                 assert objective(penalty, tried, W, steps) >= best - 1e-12 * (1 + best)
 
 
+@pytest.mark.parametrize("trials", TRIALS)
 @pytest.mark.usefixtures("convex")
-def test_firm_non_expansiveness_in_the_metric(row, penalty):
-    for W, steps, Z in pairs(row, TRIALS):
+def test_firm_non_expansiveness_in_the_metric(row, penalty, trials):
+    for W, steps, Z in pairs(row, trials):
         apart = moved(penalty, W, steps) - moved(penalty, Z, steps)
         norm = float((apart.square() / steps).sum())
         assert norm <= float((apart * (W - Z) / steps).sum()) + 1e-11 * (1 + norm)
 
 
-def test_value_and_prox_are_of_one_function(row, penalty):
+@pytest.mark.parametrize("trials", TRIALS)
+def test_value_and_prox_are_of_one_function(row, penalty, trials):
     """The gap is zero; where a gradient is the whole subdifferential, it is what the prox was pulled by."""
     pulled = 0
-    for W, steps in draws(row, many(row)):
+    for W, steps in draws(row, trials if row.convex else 2 * trials):
         V = moved(penalty, W, steps)
         pull = (V - W) / steps
         assert float(penalty.gap(V, pull).max()) < 1e-9 * (1 + float(pull.abs().max()))
@@ -156,7 +157,7 @@ def test_value_and_prox_are_of_one_function(row, penalty):
         pulled += int(living.sum())
         if row.gap is distances:
             torch.testing.assert_close(leaf.grad[living], -pull[living], rtol=1e-8, atol=1e-8)
-    assert pulled > TRIALS
+    assert pulled > trials
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
@@ -251,7 +252,7 @@ SMALL = 2.0**-10  # a step so short that what is not convex is dominated by the 
 def test_critical_is_where_the_prox_at_zero_dies(row, penalty):
     """By bisection on the prox itself, which knows nothing of critical strengths."""
     checked = penalised(penalty)
-    for grad, _ in draws(row, 10):
+    for grad, _ in draws(row, 10 if row.border < 1e-9 else 3):
         critical = penalty.critical(grad)
         if critical is None:
             penalty.strength = 1.0 if type(penalty) is not NoPenalty else 0.0
@@ -262,8 +263,10 @@ def test_critical_is_where_the_prox_at_zero_dies(row, penalty):
             penalty.strength = strength
             return bool((moved(penalty, -SMALL * grad, SMALL)[checked] == 0).all())
 
-        low, high = 0.0, 1e6
-        while high - low > row.border / 10 * high and low < (low + high) / 2 < high:
+        low, high = 0.99 * float(critical), 1.01 * float(critical)
+        assert all(dies(strength) for strength in (high, 2 * high, 1e6))
+        assert not any(dies(strength) for strength in (low, low / 2, 0.0))
+        while high - low > row.border / 4 * high and low < (low + high) / 2 < high:
             middle = (low + high) / 2
             low, high = (low, middle) if dies(middle) else (middle, high)
         assert float(critical) == pytest.approx(high, rel=row.border)

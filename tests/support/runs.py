@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
 # Every option that a test depends on is listed here or in the test, so that new defaults change no test.
@@ -66,6 +67,7 @@ def run_here(
     """`python train.py ...` on one thread of this process. Without a folder, Hydra chooses the run folder."""
     import numba
     import torch
+    from hydra._internal.hydra import Hydra
     from hydra.core.global_hydra import GlobalHydra
 
     from structsparse.cli.train import main
@@ -75,8 +77,9 @@ def run_here(
     sys.argv = ["train.py", *arguments(folder, (*data, *base, *overrides))]  # Lightning's processes repeat it
     torch.set_num_threads(1)
     numba.set_num_threads(1)
+    composed_once = patch.object(Hydra, "get_mode", return_value=None)  # else a second time, to look for hydra.mode
     try:
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), composed_once:
             status = main(sys.argv[1:])
     except SystemExit as end:
         status = end.code
