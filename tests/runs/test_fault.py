@@ -377,7 +377,7 @@ def test_a_board_for_which_there_is_no_room_is_a_full_disk_too(run, monkeypatch)
     """TensorBoard writes in a thread of its own, which tells of its failure later."""
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     with full_disk(101_500):  # a checkpoint takes less, pictures of ten epochs more
-        short = run("reg=group_lasso", "recipe=direct", "trainer.max_epochs=10")
+        short = run("reg=group_lasso", "recipe=direct", "trainer.max_epochs=10", pictures=5)
     assert (short.status, short.errors.count("\n")) == (2, 1)
     assert "error: no room to write in" in short.errors
 

@@ -62,15 +62,22 @@ def arguments(folder: Path | None, overrides: tuple[str, ...]) -> list[str]:
 
 
 def run_here(
-    *overrides: str, folder: Path | None = None, data: tuple[str, ...] = PLANTED, base: tuple[str, ...] = SMALL
+    *overrides: str,
+    folder: Path | None = None,
+    data: tuple[str, ...] = PLANTED,
+    base: tuple[str, ...] = SMALL,
+    pictures: int = 1,
 ) -> Run:
-    """`python train.py ...` on one thread of this process. Without a folder, Hydra chooses the run folder."""
+    """`python train.py ...` on one thread of this process. Without a folder, Hydra chooses the run folder.
+
+    TensorBoard is given so many pictures of a stage: to draw one takes as long as the rest of a small epoch."""
     import numba
     import torch
     from hydra._internal.hydra import Hydra
     from hydra.core.global_hydra import GlobalHydra
 
     from structsparse.cli.train import main
+    from structsparse.training.callbacks import monitor
 
     output, errors, status = io.StringIO(), io.StringIO(), 0
     before = sys.argv, torch.get_num_threads(), numba.get_num_threads()
@@ -78,8 +85,9 @@ def run_here(
     torch.set_num_threads(1)
     numba.set_num_threads(1)
     composed_once = patch.object(Hydra, "get_mode", return_value=None)  # else a second time, to look for hydra.mode
+    drawn = patch.object(monitor, "_PICTURES", pictures)
     try:
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), composed_once:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), composed_once, drawn:
             status = main(sys.argv[1:])
     except SystemExit as end:
         status = end.code
