@@ -1,5 +1,6 @@
 """Settings of all tests: one thread each, no time limits; and a training run in the folder of the test."""
 
+import copy
 import gc
 import os
 from collections.abc import Callable
@@ -27,6 +28,24 @@ def _one_thread_a_worker():
     import numba
 
     numba.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _options_read_once():
+    """Hydra parses each file of conf/ anew in every composition; no test changes a file that was read before."""
+    from hydra._internal.config_repository import ConfigRepository
+
+    load, read = ConfigRepository.load_config, {}
+
+    def load_config(self, config_path):
+        key = config_path, *((source.scheme(), source.path) for source in self.sources)
+        if key not in read:
+            read[key] = load(self, config_path)
+        return copy.deepcopy(read[key])  # a composition changes what it is given
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigRepository, "load_config", load_config)
+        yield
 
 
 @pytest.fixture
