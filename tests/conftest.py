@@ -16,10 +16,16 @@ settings.register_profile("untimed", deadline=None)  # machines are shared, so d
 settings.load_profile("untimed")
 
 
-def pytest_collection_finish():
-    """Millions of objects of imported modules live to the end: the garbage collector need not visit them each time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Millions of objects of modules and tests live to the end: each garbage collection would visit them all."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
