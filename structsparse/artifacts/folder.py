@@ -204,8 +204,8 @@ def _swap(new: Path, folder: Path, old: Path) -> None:
 class TensorParts:
     """Artifact folder: name prefixes that tell a size report which tensors belong to features (`index`) or to labels.
 
-    The keys of features and the positions in encoded tables are recognised without a prefix. All other tensors count
-    as values."""
+    By the ends of their names, tensors of feature keys count as `index`, and tensors of positions in encoded tables as
+    `labels`. All other tensors without such a prefix count as values."""
 
     index: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()

@@ -19,8 +19,9 @@ from structsparse.features.keys import WORD, FeatureIndex
 from structsparse.kernels.artifacts import bits as packing
 
 Index = TypeVar("Index", bound=FeatureIndex)
-GUARD = 32  # default number of extra bits in a key; one in 2^GUARD unknown features is mistaken for a known feature
-LEAST_GUARD = 4  # least number of extra bits in a key that a user may choose
+# default number of bits in a key beyond those that count the features of its template
+GUARD = 32  # one in 2^GUARD unknown features is mistaken for a known feature
+LEAST_GUARD = 4  # least value that a user may choose instead of GUARD
 EXPECTED_KEYS = "counts of features and bits of their keys"  # for error messages: the values that `are_keys` accepts
 
 
@@ -82,8 +83,8 @@ def decode_keys(
 ) -> Index:
     """Artifact keys: decode the feature index from the tensor `name`, which holds encoded hash keys.
 
-    `templates` maps the name of each template to [number of features, bits of a key]. `parse` returns the template
-    objects for a template name."""
+    `templates` maps the name of each template to [number of features, bits of a key]. `parse` makes a
+    template object from a template name, and returns it in a list."""
     sizes, encoded = list(templates.values()), take_bytes(tensors, name)
     low_bytes, lengths = _sizes(sizes)
     if len(encoded) < low_bytes:

@@ -21,7 +21,7 @@ from structsparse.base.errors import UserError
 
 _HEADER = 66  # bytes of the header of a tensor in a safetensors file, besides the name of the tensor
 _WIDEST_CODE = 10  # maximum number of bits of an integer code that replaces a value
-_SAMPLE = 1 << 14  # number of values in which distinct values are counted, as a sample of all values
+_SAMPLE = 1 << 14  # size of the sample of values from which the number of distinct values is estimated
 _WIDEST_CHAIN = 9  # maximum number of bits of a label that is coded with the previous label as context
 
 

@@ -53,7 +53,7 @@ class KnownCorpus:
     """Known corpus of a few files, with the URLs for their download."""
 
     name: str
-    folder: str  # name of the corpus folder in STRUCTSPARSE_DATA and in the cache
+    folder: str  # name of the corpus folder, below $STRUCTSPARSE_DATA (environment variable) and in the cache
     # URLs, tried one after the other. {file} stands for the file name; text after # is a path in a zip archive.
     urls: tuple[str, ...]  # empty if the corpus cannot be downloaded
     files: Mapping[str, KnownFile]  # the files by split (train, dev, test); a corpus may lack dev
@@ -99,7 +99,7 @@ class KnownArchive:
     """Known corpus of very many files, found as a folder or downloaded as one tar archive."""
 
     name: str
-    folder: str  # name of the corpus folder in STRUCTSPARSE_DATA and in the cache
+    folder: str  # name of the corpus folder, below $STRUCTSPARSE_DATA (environment variable) and in the cache
     urls: tuple[str, ...]
     sha256: str  # checksum of the downloaded archive, still compressed
     parts: Mapping[str, str]  # for each subfolder of the corpus folder: {its name: its path in the archive}
@@ -157,7 +157,7 @@ class _OtherContent(Exception):
     """Error for a completed download whose checksum or content is not the expected one."""
 
 
-# exceptions that a failed download can raise; exceptions of the library requests are OSErrors
+# exceptions that a failed download can raise; OSError covers those of the package `requests`
 _FAILURES = OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, _OtherContent
 
 

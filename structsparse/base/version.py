@@ -1,3 +1,3 @@
-"""The version of the package, which every artifact records."""
+"""The version of the package structsparse; every saved model (artifact) records this version."""
 
 VERSION = "0.1.0"

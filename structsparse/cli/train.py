@@ -78,7 +78,7 @@ def _run(cfg: DictConfig) -> None:
     except _mistakes() as error:
         _failed(_reason(error))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            raise  # with --multirun, Hydra finishes the other runs before it fails
+            raise  # with --multirun, Hydra catches the error, finishes the other runs, and raises it again
         sys.exit(2)
     except OSError as error:
         if error.errno not in DISK_FULL:

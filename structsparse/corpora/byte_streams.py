@@ -1,4 +1,4 @@
-"""Byte streams of corpora: read files and pipes, at once or in chunks, decompress, and cut into whole lines."""
+"""Byte streams of corpora: read files and pipes, whole or in chunks, decompress, and cut into whole lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def damaged(name: str) -> UserError:
 
 
 def read_bytes(path: Path, expected: str) -> bytes:
-    """Read the bytes of a corpus file at once; `expected` describes the kind of file in error messages."""
+    """Read all bytes of a corpus file; `expected` describes the kind of file in error messages."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected {expected}")
     try:
@@ -44,7 +44,7 @@ def read_bytes(path: Path, expected: str) -> bytes:
 
 
 def read_gunzipped(path: Path, expected: str) -> bytes:
-    """Read the bytes of a corpus file at once, and decompress gzipped files."""
+    """Read all bytes of a corpus file, decompressed if the file is gzipped."""
     data = read_bytes(path, expected)
     if not data.startswith(_GZIP):
         return data

@@ -54,7 +54,9 @@ class Column:
         return Column([self.values[k] for k in np.flatnonzero(used).tolist()], codes[self.codes])
 
     def recoded(self, values: Sequence[str]) -> "Column":
-        """Recode a column: the string `values[k]` gets the code k, all other strings get greater codes."""
+        """Recode a column by the argument `values`: the string `values[k]` gets the code k.
+
+        Strings of the column that are not in the argument get greater codes."""
         merged = list(dict.fromkeys([*values, *self.values]))
         code_of = {value: code for code, value in enumerate(merged)}
         codes = np.fromiter(map(code_of.__getitem__, self.values), np.int32, len(self.values))
@@ -85,7 +87,7 @@ class Sentences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each sentence in columns (int64 array of shape [sentences])."""
+        """Sentences as columns: the number of tokens of each sentence (int64 array of shape [sentences])."""
         return np.diff(self.offsets)
 
     def select(self, indices) -> "Sentences":
@@ -95,7 +97,9 @@ class Sentences:
         return replace(self, columns=columns, offsets=offsets)
 
     def _tokens_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The token indices of the chosen sentences in the columns, and the sentence offsets after the selection."""
+        """Sentences as columns: the indices of all tokens of the chosen sentences, and new offsets.
+
+        The new offsets are those of a `Sentences` object that holds the chosen sentences only."""
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
@@ -122,7 +126,7 @@ def read_columns(
 
     A line that has a tab is split at tabs, any other line at runs of spaces. Empty lines and -DOCSTART- lines end a
     sentence. `comments` says whether lines that begin with "#" are comments: "always", "never" or "auto". With "auto",
-    such a line is a token if its number of columns and its separator are those of the first token, else a comment."""
+    such a line is a token if it has as many columns and the same separator as the first other line, else a comment."""
     name = name_of(source)
     data = read_bytes(Path(source), EXPECTED) if isinstance(source, str | os.PathLike) else source.read()
     text, notes = _decoded(data)
@@ -288,7 +292,9 @@ class LineReader:
 
 
 def _widths(names: tuple[str | None, ...], optional: frozenset[str]) -> list[int]:
-    """The possible column counts of the column file, ascending; invalid column names are refused."""
+    """How many columns a line of the column file may have (ascending list), as optional columns can be missing.
+
+    Invalid column names are an error."""
     used = [name for name in names if name is not None]
     if not used or len(set(used)) != len(used):
         raise UserError(f"column names ({_listed(names)}) must be distinct, and at least one must not be ignored")

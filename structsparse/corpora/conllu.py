@@ -247,7 +247,7 @@ def cycle_of(heads: list[int]) -> list[int]:
     """Find a cycle in the heads of a CoNLL-U sentence, as a list of word numbers; empty if the heads form trees.
 
     In the list, the head of each word is the next word, and the head of the last word is the first."""
-    visited_from = [0] * (len(heads) + 1)  # for each word: the start of the first walk along heads that reached it
+    visited_from = [0] * (len(heads) + 1)  # for each word: the first word of the walk that visited it; 0: not visited
     visited_from[0] = -1
     for start in range(1, len(heads) + 1):
         word = start
@@ -288,9 +288,9 @@ def write_treebank(
 ) -> None:
     """Write a treebank as CoNLL-U: the sentences as they were read, or with predicted `heads`.
 
-    With predicted heads, the relations are `labels`, or _ if `labels` is None. `remarks` has a string NAME=VALUE for
-    each token, which is added to the column `misc`. Columns that refer to the old tree become _: `deps`, and in CoNLL-X
-    the old value of `misc`."""
+    With predicted heads, the relations are `labels`, or _ if `labels` is None. `deps` becomes _. The last column,
+    `misc`, keeps its value if the file is CoNLL-U. In CoNLL-X, the last column has relations of the old tree, and
+    becomes _. `remarks` has a string NAME=VALUE for each token, which is then added to the last column."""
     if heads is None:
         stream.write("".join(f"{block}\n\n" for block in treebank.blocks).encode())
         return
@@ -306,7 +306,10 @@ def write_treebank(
 
 
 def _with_arc(line: str, arcs: Iterator[tuple[str, str, str]]) -> str:
-    """Put the next arc (head, relation, remark) into a CoNLL-U line if the line is a word; `deps` becomes _."""
+    """Put an arc into a CoNLL-U line; the column DEPS becomes _.
+
+    `arcs` yields (head, relation, remark) for one word after the other. Comments and other lines that are not words
+    take no arc."""
     if line.startswith("#"):
         return line
     fields = line.split("\t")

@@ -67,9 +67,9 @@ def documents(
 ) -> DocumentSplits:
     """Read labelled documents from the user's files, as train, dev and test (data=documents).
 
-    `text` and `label` name the columns of a table. A missing dev or test part is drawn from train: `held_out` is its
-    share of train, `split` the random seed. `parses` maps train, dev or test to a file of parse trees. `unlabelled` is
-    a file or folder of texts without labels."""
+    `text` and `label` name the columns of a table. A missing dev or test part is drawn from train: `held_out` is the
+    share of train that is drawn, and `split` is the random seed. `parses` maps train, dev or test to a file of parse
+    trees. `unlabelled` is a file or folder of texts without labels, from which word clusters are learnt."""
     reading = DocumentReading(tokens, lower, language)
     paths = {part: path for part, path in zip(PARTS, (train, dev, test), strict=True) if path is not None}
     raw = {part: read(find_path(path), text, label) for part, path in paths.items()}

@@ -28,7 +28,7 @@ class DocumentReading:
     The option `tokens` says what a token is:
 
     - words: a run of letters, digits and underscores
-    - letters: such a run without the characters before its first letter a to z or A to Z
+    - letters: a letter from a to z or A to Z, with all letters, digits and underscores that follow it
     - spaces: a run of characters other than white space
 
     The option `lower` converts tokens to small letters."""

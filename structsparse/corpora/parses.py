@@ -152,7 +152,9 @@ class _Alignment:
 
 
 def _letters_before(documents: Documents) -> np.ndarray:
-    """Alignment of parses: the number of letters and digits in all texts before each token (int64 array)."""
+    """Alignment of parses: for each token, the number of letters and digits before it (int64 array).
+
+    The number counts those of all earlier documents, too."""
     points = _code_points("".join(documents.texts))
     is_letter = np.zeros(int(points.max(initial=0)) + 1, bool)
     present = np.flatnonzero(np.bincount(points))

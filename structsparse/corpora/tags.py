@@ -15,8 +15,8 @@ from structsparse.corpora.columns import Column, Sentences
 SCHEMES = ("iob2", "iob1", "iobes")  # if several schemes fit equally well, `detect_scheme` prefers the first
 PREFIXES = "OBIES"  # outside, begin, inside, end, single; the code of a prefix is its index here
 OUTSIDE, BEGIN, INSIDE, END, SINGLE = range(5)
-CLOSES = np.array([True, False, False, True, True])  # for each prefix: whether no span continues at the next token
-OPENS = np.array([False, True, False, False, True])  # for each prefix: whether a span always begins at its token
+CLOSES = np.array([True, False, False, True, True])  # by prefix: whether the next token, if in a span, must begin it
+OPENS = np.array([False, True, False, False, True])  # by prefix: whether a token with this prefix must begin a span
 
 
 class Spans(NamedTuple):
@@ -94,7 +94,7 @@ def _read(sentences: Sentences, name: str) -> _SplitTags:
         tokens = np.flatnonzero(column.codes == code) if _split(value) is None else ()
         if len(tokens):
             raise UserError(f"{_position(sentences, tokens[0])}: {_malformed(name, value)}")
-    # Here, no token has a malformed tag. A malformed tag among the values is therefore read as O.
+    # No token has a malformed tag at this point. Malformed values that no token uses are read as O.
     table = _split_all([value if _split(value) else "O" for value in column.values])
     return _SplitTags(table.prefix[column.codes], table.type[column.codes], table.types)
 

@@ -1,7 +1,8 @@
-"""Encoded text of language models: one array of word codes, sentence after sentence, and the vocabulary of the codes.
+"""Encoded text of language models: a vocabulary, and the words of all sentences as one array of integer codes.
 
-A file is read once, as a stream, and every new word gets a provisional code. At the end, the words get codes in the
-order of their frequency. Memory holds the vocabulary and four bytes for each word of the text."""
+A file is read once, as a stream. Every new word gets a provisional code, because word frequencies are not known yet. At
+the end, the words get final codes in the order of their frequency. Memory holds the vocabulary and four
+bytes for each word of the text."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.text_reading import END, START, UNKNOWN, TextReading, lines_of_text, sentences_of
 
-_MOST = np.iinfo(np.int32).max  # largest int32; a text has at most half as many words
+_MOST = np.iinfo(np.int32).max  # largest int32; a text is limited to half as many codes, to leave room for `<s>`
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ class EncodedText:
 
 
 class ProvisionalText:
-    """Provisional text, with codes in order of reading: 0 ends a sentence, 1 + k stands for the word `words[k]`."""
+    """Provisional text: a text before it is encoded with a vocabulary; its words have codes in order of first reading.
+
+    The code 0 ends a sentence. The code k + 1 stands for the word `words[k]`."""
 
     def __init__(self, source: str, words: Sequence[str], codes: np.ndarray):
         ends = codes == 0
@@ -131,7 +134,7 @@ class ProvisionalText:
         words = [*self.words] if UNKNOWN in self.words else [*self.words, UNKNOWN]
         counts = np.bincount(self.codes, minlength=len(words) + 1)[1:]
         first = np.full(len(words) + 1, len(self.codes))
-        # the first position of each code; of repeated assignments in reverse order, the last one stays
+        # the first position of each code: later positions are assigned first, then overwritten by earlier ones
         first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]
         rare, unknown = counts < min_count, words.index(UNKNOWN)
         rare[unknown] = False
@@ -172,12 +175,14 @@ def read_text(path: str | os.PathLike, vocabulary: Vocabulary, reading: TextRead
 
 
 def read_coded(path: str | os.PathLike, reading: TextReading) -> ProvisionalText:
-    """Read a text file, plain or gzipped, as a provisional text."""
+    """Read a text file, plain or gzipped, as word codes that do not depend on a vocabulary (`ProvisionalText`)."""
     return coded_lines(str(path), lines_of_text(Path(path)), reading)
 
 
 def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextReading) -> ProvisionalText:
-    """Make a provisional text from lines; `lines` has pairs (piece of a line, whether the line ends there)."""
+    """Code the words of a text as in `code_pieces`.
+
+    `lines` has pairs: a piece of a line, and whether the line ends after this piece."""
     coded = code_pieces(source, sentences_of(lines, reading), reading)
     if not len(coded.ends):
         raise UserError(f"{source}: has no words, expected text")
@@ -185,7 +190,7 @@ def coded_lines(source: str, lines: Iterable[tuple[str, bool]], reading: TextRea
 
 
 class _CodeOf(dict):
-    """Dictionary of provisional codes of a text by token; an unknown token gets a code on first use."""
+    """Dictionary from the tokens of a text to provisional codes; a new token gets a code on first use."""
 
     def __init__(self, word: Callable[[str], str], numbers: dict[str, int]):
         super().__init__()
@@ -199,7 +204,9 @@ class _CodeOf(dict):
 
 
 def code_pieces(source: str, pieces: Iterable[tuple[list[str], bool]], reading: TextReading) -> ProvisionalText:
-    """Make a provisional text from pieces, which are pairs (list of tokens, whether the sentence ends there)."""
+    """Code the words of a text in order of first occurrence, without a vocabulary.
+
+    `pieces` yields pairs: a list of tokens, and whether the sentence ends after these tokens."""
     numbers: dict[str, int] = {}
     inside = _CodeOf(lambda token: reading.word(token, True), numbers)
     first = _CodeOf(lambda token: reading.word(token, False), numbers)

@@ -17,7 +17,7 @@ from structsparse.corpora.byte_streams import damaged
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 NUMBER, PROPER_NOUN = "#n", "<proper_noun>"  # words that replace numbers and proper nouns
-_PIECE = 1 << 20  # maximum number of bytes of a line that are read at once
+_PIECE = 1 << 20  # maximum number of bytes that one read takes from a line
 _PARAGRAPH = 1 << 16  # if a paragraph has more characters, sentences are yielded before its end
 
 _RESERVED = frozenset([START, END, UNKNOWN, NUMBER, PROPER_NOUN])

@@ -52,7 +52,9 @@ class Treebank(Sentences):
         return per_sentence(self.heads == 0, self.offsets)
 
     def describe(self) -> str:
-        """A line for the user about a treebank: sizes, non-projective shares, numbers of relations and of roots."""
+        """A line for the user about a treebank: counts of sentences, tokens, relations and trees with several roots.
+
+        The line also has the share of non-projective trees and the share of non-projective arcs."""
         sizes = f"{len(self):,} sentences, {self.tokens:,} tokens"
         if not self.tokens or (self.heads == UNKNOWN).any():
             return f"{sizes}, no trees"

@@ -24,7 +24,9 @@ def shape(word: str) -> str:
 
 
 def case(word: str) -> str:
-    """Token attribute: case of a word: `lower`, `upper`, `title`, `mixed`, `initial` (one capital) or `none`."""
+    """Token attribute: case of a word: `lower`, `upper`, `title`, `mixed`, `initial` or `none` (no letters).
+
+    `initial`: the word has a single letter, a capital. `title`: of several letters, only the first is a capital."""
     letters = [c for c in word if c.isalpha()]
     if not letters:
         return "none"

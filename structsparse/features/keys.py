@@ -1,4 +1,4 @@
-"""Feature keys of 64 bits: an index from features to rows of a weight table, and bags of active rows.
+"""Feature keys of 64 bits: an index from features to rows of a weight table, and bags of rows.
 
 A feature is a template with attribute values filled in. No string is made for a feature:
 
@@ -6,6 +6,7 @@ A feature is a template with attribute values filled in. No string is made for a
 - A template combines the hashes of the attribute values that it reads into the 64-bit key of a feature.
 - The keys of a template are sorted. The row of a key is found by search.
 - The rows of a template are consecutive. More frequent features come first.
+- A bag holds the rows of the features that occur at a token or arc (active rows).
 
 Loops over tokens are compiled (`kernels/features/keys.py`)."""
 
@@ -42,9 +43,9 @@ def hashes(texts: Iterable[str]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Bags:
-    """Bags of rows by feature keys: token or arc t has the active weight rows ids[offsets[t] : offsets[t + 1]].
+    """Bags of rows by feature keys: the weight rows of the features that occur at each token or arc (active rows).
 
-    The rows of a token or arc are in the order of the feature templates."""
+    Token or arc t has the rows ids[offsets[t] : offsets[t + 1]], in the order of the feature templates."""
 
     ids: np.ndarray  # int32 array: the active weight rows of all tokens or arcs, one after the other
     offsets: np.ndarray  # int64 array: index in `ids` of the first row of each token or arc, then len(ids)
@@ -192,8 +193,9 @@ class FeatureIndex(ABC):
         """Index by feature keys: shorten the keys to as few bits as possible.
 
         The short keys of a template remain distinct. By chance, a feature outside the index may have the short key of a
-        feature in the index. Of the features outside the index, this happens to at most about 2^-guard.
-        `occurring(k)`, if given, has the keys of template k in a text. The limit then holds for this text, too."""
+        feature in the index, and is then mistaken for it. This happens to at most about 2^-guard of the features
+        outside the index. `occurring(k)`, if given, returns the keys of template k at all tokens or arcs of a text. Of
+        these occurrences, at most a share of 2^-guard is mistaken, if keys of full length allow it."""
         keys = self.keys.copy()
         lengths = np.full(len(self.templates), WORD) if self.lengths is None else self.lengths.copy()
         for k, (begin, end) in enumerate(zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)):
@@ -217,8 +219,9 @@ def _mask(length: int) -> np.uint64:
 def _shortest(keys: np.ndarray, length: int, most: int, unknown: tuple[np.ndarray, np.ndarray, int] | None) -> int:
     """Feature keys: the smallest number of high bits, from `length` to `most`, for which the keys stay distinct.
 
-    `unknown` is None or describes the features of a text that are outside the index: their keys, their numbers of
-    occurrences, and the maximum number of occurrences that may have a shortened key of the index."""
+    `unknown`, if given, is (keys, counts, limit): the keys of the features of a text that are outside the index, and
+    the number of occurrences of each. Those that get the shortened key of a feature in the index may have at most
+    `limit` occurrences together."""
     while length < most:
         mask = _mask(length)
         short = keys & mask

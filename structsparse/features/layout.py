@@ -35,15 +35,17 @@ class TemplateLayout(TableLayout):
         return self.pairs is not None and tuple(shape) == (len(self.pairs),)
 
     def rows(self, shape: Sequence[int]) -> np.ndarray:
-        """Feature weight layout: the first index of each row's weights in dimension 0 of a parameter.
+        """Feature weight layout: for each row, the index in dimension 0 of a parameter at which its weights begin.
 
-        The last entry is the size of dimension 0."""
+        If only observed (row, label) pairs have weights, dimension 0 counts pairs, otherwise rows. The last entry
+        is the size of dimension 0."""
         return self.pairs.offsets if self.is_pairs(shape) else np.arange(int(self.offsets[-1]) + 1)
 
     def blocks(self, shape: Sequence[int]) -> np.ndarray:
-        """Feature weight layout: the first index of each template's weights in dimension 0 of a parameter.
+        """Feature weight layout: for each template, the index in dimension 0 of a parameter at which its weights begin.
 
-        The last entry is the size of dimension 0."""
+        If only observed (row, label) pairs have weights, dimension 0 counts pairs, otherwise rows. The last entry
+        is the size of dimension 0."""
         return self.rows(shape)[self.offsets]
 
     def named_rows(self) -> Mapping[str, Sequence[int]]:

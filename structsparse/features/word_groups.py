@@ -257,10 +257,10 @@ def _cover(
     shape: Sequence[int], layout: WordLayout, parameter: str, units: Units, weights: str, permute: str = "none",
     seed: int = 0,
 ) -> Cover:  # fmt: skip
-    """Make the groups of words of all units that have at least two words.
+    """Make a cover with a group of words for each unit (sentence, topic, ...) that has at least two words.
 
-    The attribute `source` of the result has the index of each unit's group (-1: the unit has no group). The attribute
-    `notes` says how many units were left out or merged."""
+    The attribute `source` of the cover has the index of each unit's group (-1: the unit has no group). The attribute
+    `notes` of the cover says how many units were left out or merged."""
     for key, value, choices in (("weights", weights, WEIGHTS), ("permute", permute, PERMUTATIONS)):
         if value not in choices:
             raise UserError(f"groups.{key} is {value!r}, expected one of {', '.join(choices)}")

@@ -150,7 +150,7 @@ def bag(
     chosen = np.zeros(types, bool)
     for part in parts:
         chosen[part.tokens] = True
-    chosen &= frequency >= (min_count if min_count > 1 else 0)  # min_count=1 keeps words that train lacks
+    chosen &= frequency >= (min_count if min_count > 1 else 0)  # with min_count=1, words only in dev or test stay
     codes = np.flatnonzero(chosen)
     if not len(codes):
         raise UserError(f"no word is in {min_count} documents of train; lower features.min_count")

@@ -167,9 +167,9 @@ class Cover(nn.Module):
         return bool(kernels.nested(*sets, len(self.atoms)))
 
     def outline(self) -> Cover:
-        """A Cover with the same overlapping groups over a vector with one entry per atom.
+        """A Cover of a shorter vector, in which each atom of these overlapping groups becomes one entry.
 
-        Groups are unions of disjoint atoms.
+        Groups are unions of disjoint atoms. A new group has the entries of its old atoms.
         """
         atoms = by_row((len(self.atoms),), self.atoms.names, "one", f"the atoms of {self.parameter}")
         return Cover(atoms, self.members, self.offsets, self.names, self.weight)

@@ -14,7 +14,7 @@ from structsparse.kernels.groups import forest as kernels
 from structsparse.kernels.memory import flat_array, walkable
 
 MOST_NAMES = 8  # maximum number of nodes of a cycle that an error message lists
-CHUNKS = 64  # maximum number of sets of whole trees that threads process in parallel
+CHUNKS = 64  # maximum number of chunks of a forest; a chunk is a set of whole trees, processed by one thread
 
 
 class Forest(nn.Module):
@@ -29,8 +29,8 @@ class Forest(nn.Module):
     - `counts`: node k stands for a chain of counts[k] nodes with the same values. The count multiplies the weight of
       the node and the number of its entries in `size`.
 
-    Only penalties with maximum norms may have counts. For the prox, divide the steps of a node's entries by the count
-    of the node.
+    Only penalties with maximum norms may have counts: all subtrees of such a chain have the same maximum norm. A caller
+    of the prox must divide the step of each entry by the count of its node.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Forest(nn.Module):
         self.own.check(W)
 
     def level_memory(self) -> "Memory":
-        """Forest of nested groups: the memory of the entries of each node, see `Memory`; nodes are sorted by depth."""
+        """Forest of nested groups: where the entries of each node lie in memory, see `Memory`; nodes by depth."""
         return self.scratch.made("level", lambda: self._memory(self.order))
 
     def preorder(self) -> "Preorder":
@@ -174,7 +174,7 @@ class Forest(nn.Module):
         return self.scratch.made("preorder", self._preorder)
 
     def _memory(self, order: Tensor | None) -> "Memory":
-        """Forest of nested groups: the memory that belongs to each node, with the nodes in the given order.
+        """Forest of nested groups: where the entries of each node lie in memory, with the nodes in the given order.
 
         If `order` is None, the nodes are in the order of the forest.
         """
@@ -256,9 +256,9 @@ class Forest(nn.Module):
 
 
 class Memory(NamedTuple):
-    """Forest of nested groups: the nodes of a forest in some order, and the memory that belongs to each node.
+    """Forest of nested groups: the nodes of a forest in some order, and where the entries of each node lie in memory.
 
-    Memory is divided into units of `width` entries: unit u begins at entry u * width.
+    The memory of the parameter is divided into units of `width` entries: unit u begins at entry u * width.
     """
 
     nodes: np.ndarray  # [nodes] the nodes in the chosen order; empty for the order 0, 1, 2, ...
@@ -268,7 +268,7 @@ class Memory(NamedTuple):
 
     @property
     def owned(self):
-        """Forest of groups: the arrays units, starts and width, which give the kernels the memory of each node."""
+        """Forest of groups: units, starts and width, which tell the kernels where the entries of each node lie."""
         return self.units, self.starts, self.width
 
 

@@ -17,8 +17,8 @@ from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 
 LARGEST = 400  # maximum number of groups in a diagram; larger ones are illegible and take cubic time
-_ABREAST = 12  # maximum number of groups side by side in a line of a picture
-_LINES = 60  # maximum number of lines of a picture
+_ABREAST = 12  # maximum number of group boxes side by side in a row of a picture
+_LINES = 60  # maximum number of rows of group boxes in a picture
 _SHOWN = 24  # maximum number of letters of a group name in a picture
 
 
@@ -109,10 +109,10 @@ def _short(name: str) -> str:
 
 
 def _places(diagram: Diagram) -> tuple[np.ndarray, int]:
-    """The place of each group in the picture of a Hasse diagram (x and y), and the number of lines.
+    """The place (x, y) of each group in the picture of a Hasse diagram, and the number of rows of boxes.
 
-    The longest chain of groups around a group decides its line. In a line, groups are sorted by the mean place of the
-    groups directly around them.
+    The level of a group is the length of the longest chain of groups around it. Level 0 is at the top, and a large
+    level fills several rows. In a level, groups are sorted by the mean x of the groups directly around them.
     """
     depth = np.zeros(len(diagram.sizes), dtype=int)
     while True:

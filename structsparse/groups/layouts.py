@@ -45,9 +45,9 @@ class TableLayout:
         return None
 
     def chain_lengths(self) -> Tensor | None:
-        """Weight table layout: the number of equal weights that each entry of a collapsed table stands for.
+        """Weight table layout: the number of equal weights that each entry of the table stands for.
 
-        The result is None if each entry stands for one weight.
+        The option model.collapse merges equal weights into one entry. The result is None if nothing was merged.
         """
         return None
 

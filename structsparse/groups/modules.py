@@ -208,7 +208,7 @@ def attention_heads(
     """Groups of modules: the heads of every nn.MultiheadAttention of a model.
 
     The query, key and value rows of a head form one group, and the output columns another group. A head is dead if its
-    output columns are zero. To group only output columns, use `parameters="*out_proj.weight"`.
+    output columns are zero. For groups of output columns only, call attention_heads(model, "*out_proj.weight").
     """
 
     def find() -> Iterator[tuple[str, Tensor, nn.Module]]:

@@ -59,9 +59,10 @@ def as_matrix(order: Order, names: Sequence[str]) -> Tensor:
 
 
 def closure(below: Tensor, names: Sequence[str]) -> Tensor:
-    """The transitive closure of an order of templates: if a <= b and b <= c, then a <= c.
+    """The transitive closure of an order of templates: if a is coarser than b, and b than c, then a is coarser than c.
 
-    Raises UserError if the order has a cycle.
+    `below` and the result are bool matrices. Entry [a, b] is true if template a is coarser than template b. Raises
+    UserError if the order has a cycle.
     """
     reached = below
     while True:

@@ -92,9 +92,10 @@ class _Vectors:
         return self.builder.call(function, [ir.Constant(ir.DoubleType(), 0.0), wide], fastmath=("reassoc",))
 
     def only(self, compared, vector, number):
-        """Vector loops: emit a vector with only the lanes with index < `number`, and zeros in all others.
+        """Vector loops: emit a copy of a vector with only some lanes kept, and zeros in all others.
 
-        `compared` is the comparison, "<" or ">="."""
+        If `compared` is "<", the lanes with index < `number` are kept. If `compared` is ">=", the lanes with index >=
+        `number` are kept."""
         short = ir.IntType(32)
         lanes = ir.Constant(ir.VectorType(short, self.lanes), list(range(self.lanes)))
         number = self.spread(self.builder.trunc(number, short))
@@ -115,9 +116,10 @@ class _Vectors:
         return self.builder.icmp_signed(">=", self.size, self.index(many))
 
     def if_left(self, count):
-        """Vector loops: emit a branch that is taken if the last `count` entries of a slice need a vector of this width.
+        """Vector loops: emit a branch that is taken if the last `count` entries of a slice need one more vector.
 
-        Widths are powers of two. A width is needed if its binary digit in `count` is 1."""
+        `count` is split into different powers of two, with one vector for each. The branch is taken if `self.lanes` is
+        one of these powers."""
         part = self.builder.and_(count, self.index(self.lanes))
         return self.builder.if_then(self.builder.icmp_signed("!=", part, self.index(0)))
 
@@ -312,7 +314,8 @@ def _changing(formula):
     """Vector loops: make a kernel that replaces each entry x of a slice by a formula of x.
 
     The kernel has the arguments (array, start, stop, numbers), where `numbers` are constants of the formula. The last
-    vector ends at the last entry, and may overlap the vector before. It is therefore read first."""
+    vector ends at the last entry, and may overlap the vector before it. The last vector is therefore read before any
+    entry is replaced."""
 
     @intrinsic
     def work(typingctx, array, start, stop, numbers):

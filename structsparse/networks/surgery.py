@@ -1,4 +1,4 @@
-"""Network surgery: removal of dead units (neurons, filters, embedding columns, attention heads) with equal outputs.
+"""Network surgery: removal of dead units (neurons, filters, embedding columns, attention heads) from a network.
 
 A unit is dead if its incoming weights or its outgoing weights are all zero. A unit without incoming weights outputs a
 constant, which is added to the bias of the next layer. In evaluation mode, the outputs of the network stay equal up to
@@ -292,9 +292,9 @@ def _shapes(layer: nn.Module) -> dict[str, list[int]]:
 
 @torch.no_grad()
 def rebuild(model: nn.Module, found: Mapping[str, Mapping]) -> nn.Module:
-    """Repeat network surgery on a full network in place: layers get the shapes `found`, as made by `shapes`.
+    """Repeat network surgery on a full network in place: shrink its layers to the shapes in `found`.
 
-    The weights must be loaded afterwards."""
+    `found` is a result of the function `shapes`. The weights must be loaded afterwards."""
     for name, sizes in found.items():
         try:
             layer = model.get_submodule(name)

@@ -1,4 +1,4 @@
-"""Wiring of a network: which layer reads the units of which other layer, and by which operations between them.
+"""Wiring of a network: for each layer, the layer that reads its units, and the operations between the two layers.
 
 The forward functions are traced by torch.fx four times: in training and in evaluation mode, each with and without
 optional arguments. A link between two layers counts only if all four graphs agree. If a forward function cannot be
@@ -196,8 +196,8 @@ def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
 def _graphs(model: nn.Module) -> list[fx.Graph] | None:
     """Wiring: the four torch.fx graphs of a module; None if tracing fails.
 
-    The module is traced in evaluation and in training mode. Each time, optional arguments are first inputs, then have
-    their defaults."""
+    The module is traced twice in evaluation mode and twice in training mode. In each mode, the first graph takes the
+    optional arguments as inputs, and the second graph has their default values."""
     parameters = inspect.signature(model.forward).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     modes = {m: m.training for m in model.modules()}

@@ -23,17 +23,17 @@ from structsparse.prox import Choose, Steps
 
 
 class Dual(NamedTuple):
-    """Penalty base class: what a penalty adds to the dual objective, from which a duality gap is computed.
+    """Result of `conjugate` in the penalty base class: what a penalty adds to the dual objective of a duality gap.
 
-    `share` is a factor from 0 to 1. It makes the gradient of the loss feasible in the dual problem. `conjugate` is the
-    convex conjugate of the penalty at -share * gradient."""
+    `share` is a factor from 0 to 1 on the gradient of the loss. The scaled gradient is feasible in the dual problem.
+    `conjugate` is the convex conjugate of the penalty at -share * gradient."""
 
     share: float
     conjugate: float
 
 
 class Separable(NamedTuple):
-    """Penalty base class: a penalty as an absolute value plus a parabola for each entry.
+    """Result of `separable` in the penalty base class: an absolute value plus a parabola for each entry.
 
     The penalty of weights W is sum_i (cut * |W_i| + pull_i / 2 * (W_i - centre_i)^2). `pull` and `centre` broadcast to
     W."""
@@ -44,7 +44,7 @@ class Separable(NamedTuple):
 
 
 class RowParts(NamedTuple):
-    """Penalty base class: a penalty of a table as group norms, l1 norm and weighted squares.
+    """Result of `row_parts` in the penalty base class: group norms, l1 norm and weighted squares of a table.
 
     The penalty of a table W is sum_g reach_g ||W_g|| + cut * |W|_1 + 1/2 sum_j squares_j ||W_j||^2. W_g are the rows of
     group g, W_j is row j, and |W|_1 is the sum of all absolute entries."""
@@ -59,8 +59,8 @@ class Penalty(nn.Module, ABC):
     """Base class of all penalties: strength * Omega(W), a function of the weights W of one parameter.
 
     A new penalty class defines `value`, `prox_`, `gap` and `critical`. In `takes` it lists the group classes that it
-    accepts. `groups` is None if the penalty has no groups. All other members have defaults, which return None or raise
-    an error if the penalty does not support them.
+    accepts. `groups` is None if the penalty has no groups. All other members have defaults. For a feature that not all
+    penalties support, the default returns None or an empty list, or raises an error.
 
     `strength` is a float64 scalar tensor that is saved with the module. To change it, assign a number."""
 
@@ -71,7 +71,8 @@ class Penalty(nn.Module, ABC):
     discrete = False  # whether each weight must be one of a few allowed values
     binds_all = False  # whether one regularization term with this penalty may cover all parameters of a model
     reweightable = False  # whether the class `Reweighting` may change the group factors between rounds of training
-    shared = False  # whether all families of disjoint groups share one limit on the number of nonzero groups
+    # whether one limit holds for the nonzero groups of all families together; a family is a set of disjoint groups
+    shared = False
     learn = False  # whether training updates the allowed values of the weights, see `discrete.learn`
     ridge = 0.0  # coefficient of an added term ridge / 2 * (sum of squared weights), see the class `Ridged`
     iterated = False  # whether the prox is iterative if each entry has its own step size
@@ -158,10 +159,11 @@ class Penalty(nn.Module, ABC):
         return []
 
     def cut_(self, W: Tensor, steps: Steps, choose: Choose) -> None:
-        """Penalty base class: the prox, in place, for a limit on the number of nonzero groups.
+        """Penalty base class: the prox, in place, at strengths that the callback `choose` picks.
 
-        For family k of disjoint groups, choose(k, critical strengths of the groups) is called. It returns the strength
-        to use and a mask of the groups that must become zero."""
+        The callback limits the number of nonzero groups. For each family of disjoint groups, with index k,
+        choose(k, critical strengths of its groups) returns a strength and a mask of groups. The prox of this family has
+        this strength, and the masked groups must become zero."""
         raise NotImplementedError(f"{type(self).__name__} has no families of disjoint groups")
 
     # --- methods for the constraint W >= 0
@@ -209,9 +211,9 @@ class Penalty(nn.Module, ABC):
         return self._scaled_dual(self.nonnegative_critical(gradient))
 
     def _scaled_dual(self, critical: Tensor | None) -> Dual | None:
-        """Penalty base class: the `Dual` of a norm at a gradient, whose critical strength is given.
+        """Penalty base class: the `Dual` of a norm at a gradient of the loss.
 
-        The result is None if there is no critical strength."""
+        `critical` is the critical strength of the norm for this gradient. If it is None, the result is None."""
         if critical is None:
             return None
         return Dual(min(1.0, float(self.strength / critical)) if critical > 0 else 1.0, 0.0)
@@ -265,9 +267,9 @@ class Penalty(nn.Module, ABC):
     # --- methods that receive information from training
 
     def fit(self, layout: TableLayout) -> None:
-        """Penalty base class: read what the penalty needs from the layout of the parameter; by default nothing.
+        """Penalty base class: read what the penalty needs, such as row frequencies, from the layout of the parameter.
 
-        An example is the frequency of the word of each row."""
+        By default nothing is read."""
 
     def for_chains(self, lengths: Tensor) -> None:
         """Penalty base class: count each entry as several equal weights, which the option model.collapse has merged.
@@ -288,7 +290,7 @@ class Penalty(nn.Module, ABC):
 
     @classmethod
     def at_end(cls, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
-        """Penalty base class: complete the penalties of one regularization term at the end of training.
+        """Penalty base class: update the penalties of one regularization term at the end of training.
 
         `penalties` and `weights` give the penalty and the weights for each parameter name. By default nothing happens.
         """

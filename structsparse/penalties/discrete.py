@@ -24,12 +24,12 @@ class Discrete(Penalty):
 
     The value is strength * sum |W_i| if all weights W_i are allowed values, else infinity. The option `values` gives
     the allowed values:
-    - "template": 0 and +-(eta kappa^x + delta) for x = 0, ..., levels - 1 (Suzuki and Nagata, 2013).
+    - "template": 0 and +-(eta * kappa^x + delta) for the integers x = 0, ..., levels - 1 (Suzuki and Nagata, 2013).
     - "kmeans": for each sign, `levels` cluster centres of the initial weights.
     - A list: the listed values. If none is negative, their negatives are added.
 
-    With `learn`, training updates the values, see the function `learn`. The defaults are those of the paper: kappa is
-    4, or 2 from five levels on; delta is half of eta."""
+    The options `eta`, `kappa` and `delta` are the constants of the template. By default `kappa` is 4 for up to four
+    levels, else 2, and `delta` is eta / 2. With `learn`, training updates the values, see the function `learn`."""
 
     convex = False
     discrete = True

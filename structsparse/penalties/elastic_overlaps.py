@@ -30,7 +30,8 @@ class StructuredElasticNet(Penalty):
 
     `frequency` is a tensor [rows] with the factor of the squares of each row, by default 1. It may also be the name
     "documents" or "counts". Then `fit` reads the frequency of each word from the layout of the table. With group=0 the
-    groups are reported but not penalised. `prox_` is exact up to `tolerance`, as in OverlappingGroupLasso."""
+    groups do not change the value; only `gap` and reports of nonzero groups use them. `prox_` is exact up to
+    `tolerance`, as in OverlappingGroupLasso."""
 
     groups: Cover | None
     takes = (None, Cover, Partition)
@@ -165,14 +166,16 @@ class StructuredElasticNet(Penalty):
         return self.group * (self.groups.weight * self.groups.norms(V)).sum() + self.lasso * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
-        """Structured elastic net penalty without squares: the prox of the nonnegative vector `size`, with steps of 1.
+        """Structured elastic net penalty without squares: the prox at the nonnegative vector `size`, with steps of 1.
 
-        `strength` replaces the strength of the penalty."""
+        The argument `strength` is used instead of the strength of the penalty object."""
         V = (size - strength * self.lasso).clamp(min=0)
         return prox.overlapping_shrink_(V, self.groups, strength * self.group, 0.0, 1.0, **how)
 
     def _reached(self) -> Tensor:
-        """Structured elastic net penalty: mask of the penalised atoms, which are disjoint parts of groups."""
+        """Structured elastic net penalty: mask of the atoms that lie in a group with nonzero factor.
+
+        Atoms are sets of entries that no group divides."""
         return self.groups.scatter(self.groups.weight > 0) > 0
 
     def _past_squares_(self, W: Tensor, steps: Steps) -> Steps:

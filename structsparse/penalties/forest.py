@@ -29,7 +29,7 @@ class _ForestPenalty(Penalty):
 
     def __init__(self, groups: Forest, strength: float, mix: float = 0.0):
         if not isinstance(groups, Forest):
-            # in the message, subclasses of Partition are called Partition
+            # the error message says "Partition" instead of the name of a subclass of Partition
             kind = "Partition" if isinstance(groups, Partition) else type(groups).__name__
             raise UserError(
                 f"{type(self).__name__} is a sum over a Forest, got a {kind}; "
@@ -80,7 +80,7 @@ class _ForestPenalty(Penalty):
         return alive & ((W != 0) | (self.groups.ids < 0)) if self._selects_entries() else alive
 
     def _selects_entries(self) -> bool:
-        """Forest penalty: whether single entries of a nonzero subtree may become zero."""
+        """Forest penalty: whether `survivors` excludes single zero entries of nonzero subtrees."""
         return self.mix > 0
 
     def _omega(self, W: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class TreeGroupLassoMax(_ForestPenalty):
         return self.groups.norms(residual(self.nonnegative_prox_, W, grad))
 
     def _selects_entries(self) -> bool:
-        """Forest penalty with maximum norms: whether single entries of a nonzero subtree may become zero: always."""
+        """Forest penalty with maximum norms: whether `survivors` excludes zero entries of nonzero subtrees (always)."""
         return True
 
 
@@ -170,8 +170,8 @@ def critical_by_newton(
 ) -> Tensor:
     """Forest penalty: the critical strength of a norm omega by Newton's method.
 
-    This is the smallest strength at which a prox maps the tensor `pull` to zero: the prox of strength * omega with
-    steps of 1. prox_(V, strength) computes it at V. The iterates rise from zero and never pass the result."""
+    This is the smallest strength at which the prox of strength * omega, with steps of 1, is zero at the tensor `pull`.
+    prox_(V, strength) must compute this prox at V. The iterates rise from zero and never pass the result."""
     critical = torch.zeros((), dtype=torch.float64, device=pull.device)
     for _ in range(ROUNDS):
         V = prox_(pull.clone(), critical)

@@ -201,8 +201,8 @@ class Round(NamedTuple):
     alive: int  # number of nonzero groups
     groups: int  # number of all groups
     scale: float  # norm to which group norms are compared: epsilon, or the median norm of nonzero groups
-    lightest: float  # minimum over nonzero groups of (new factor / initial factor), without the option `growth`
-    heaviest: float  # maximum over nonzero groups of (new factor / initial factor), without the option `growth`
+    lightest: float  # minimum over nonzero groups of new factor / (initial factor * growth^number)
+    heaviest: float  # maximum over nonzero groups of new factor / (initial factor * growth^number)
 
     def __str__(self) -> str:
         return (

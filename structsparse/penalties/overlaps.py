@@ -18,7 +18,8 @@ from structsparse.prox import Steps
 
 ROUGH, FINE = 1e-2, 1e-12  # tolerance of the first and of the last prox in the search for a critical strength
 PATIENCE = 60  # maximum number of passes over all groups in each prox of the search for a critical strength
-# if the critical strength rises by a share of at most max(GAIN * tolerance, LEAST_GAIN), the tolerance is lowered
+# the prox tolerance is lowered if a Newton iteration raises the critical strength by a relative amount of at most
+# max(GAIN * tolerance, LEAST_GAIN)
 GAIN, LEAST_GAIN = 0.01, 1e-10
 ROUNDS = 60  # maximum number of Newton iterations for a critical strength; usually fewer than 12 are needed
 
@@ -26,8 +27,8 @@ ROUNDS = 60  # maximum number of Newton iterations for a critical strength; usua
 def climb(size: Tensor, omega: Callable[[Tensor], Tensor], shrink: Callable[..., Tensor], dual: Tensor) -> Tensor:
     """Overlapping group lasso penalty: the critical strength of a norm omega, by Newton's method.
 
-    This is the smallest strength at which a prox maps the nonnegative tensor `size` to zero: the prox of strength *
-    omega with steps of 1. shrink(size, strength, ...) computes it, and `dual` holds its dual variables.
+    This is the smallest strength at which the prox of strength * omega, with steps of 1, is zero at the nonnegative
+    tensor `size`. shrink(size, strength, ...) must compute this prox. `dual` holds the dual variables of the prox.
 
     The iterates rise from zero and never pass the result. Early proxes are inexact to save time. Each prox starts from
     the dual variables of the previous prox."""
@@ -121,7 +122,7 @@ class OverlappingGroupLasso(Penalty):
         return total + self.mix * V.abs().sum()
 
     def _shrunk(self, size: Tensor, strength: Tensor, **how) -> Tensor:
-        """Overlapping group lasso penalty: the prox of the vector `size` at the given strength, with steps of 1."""
+        """Overlapping group lasso penalty: the prox at the vector `size`, with the given strength and steps of 1."""
         return prox.overlapping_shrink_(
             size.clone(), self.groups, strength * (1 - self.mix), strength * self.mix, 1.0, **how
         )
@@ -139,8 +140,8 @@ class OverlappingGroupLasso(Penalty):
     def _dual(self, W: Tensor, steps: Steps) -> Tensor | None:
         """Overlapping group lasso penalty: dual variables from which a warm prox starts; None without `warm`.
 
-        There are two sets of dual variables: for one step per atom (set of entries that no group divides), and for a
-        step per entry."""
+        Two sets of dual variables are stored. One is used if all entries of each atom have the same step, the other if
+        not. An atom is a set of entries that no group divides."""
         if not self.warm:
             return None
         over_atoms = prox.one_step_per_atom(self.groups, steps)
@@ -245,7 +246,9 @@ class Residuals(NamedTuple):
     """Overlapping group lasso penalty: the residuals of consensus ADMM, both zero at the optimum."""
 
     primal: Tensor  # norm of the difference between the weights and the copies of all groups
-    dual: Tensor  # ADMM parameter rho * norm of the change of `copy_sums` (for each entry, the sum of its copies)
+    # rho (step parameter of ADMM) times the norm of d: for each entry, d is the change of the sum of its copies in one
+    # outer iteration
+    dual: Tensor
 
 
 class ConsensusGroupLasso(OverlappingGroupLasso):
@@ -261,7 +264,7 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         v_g <- group prox of (W_g + u_g) with strength * (1 - mix) * weight_g / rho,    u_g <- u_g + W_g - v_g.
 
     The iteration converges for every rho, if W is trained almost to the minimum before each update. With `adaptive`,
-    rho changes by a factor of 2 to 10 if the relative residuals differ.
+    rho changes by a factor of 2 to 10 if the primal and the dual relative residual differ by a factor of more than 4.
 
     W has exact zeros only if mix is above 0. The copies have exact zeros, and `survivors` uses the copies."""
 
@@ -307,19 +310,20 @@ class ConsensusGroupLasso(OverlappingGroupLasso):
         return residuals
 
     def survivors(self, W: Tensor) -> Tensor:
-        """Overlapping group lasso penalty by consensus ADMM: mask of the entries that lie in no group with a zero copy.
+        """Overlapping group lasso penalty by consensus ADMM: mask of the selected entries.
 
-        Entries of groups whose weights are all zero are excluded. With mix > 0, all zero entries of the groups are
-        excluded."""
+        The mask excludes all entries of two kinds of groups: those whose weights in W are all zero, and those whose
+        copy is all zero. With mix > 0, it excludes every zero entry of W that lies in a group."""
         if not bool(self.updates):
             return super().survivors(W)
         return super().survivors(W) & prox.spared_by_copies(self.groups, self.copies).view(W.shape)
 
     def _balance(self, residuals: Residuals, size: Tensor) -> None:
-        """Overlapping group lasso penalty by consensus ADMM: change the parameter rho towards equal relative residuals.
+        """Overlapping group lasso penalty by consensus ADMM: change rho so that two relative residuals become similar.
 
-        The products rho * duals do not change. `size` is the norm of the copies or of the weights, whichever is larger.
-        """
+        One is the primal residual / `size`, where `size` is the larger of two norms, of the copies and of the weights.
+        The other is the dual residual / (rho * norm of the dual variables, summed over the copies of each entry). The
+        products rho * duals do not change."""
         tiny = torch.finfo(torch.float64).tiny
         primal = residuals.primal / size.clamp(min=tiny)
         dual = residuals.dual / (self.rho * self.dual_sums.norm()).clamp(min=tiny)

@@ -73,7 +73,7 @@ class FusedLasso(Coupled):
 
         The ratio of an interval of positions is |sum of grad| / (mix * length + (1 - mix) * inner ends).
         - mix: the share of the l1 norm in the penalty.
-        - inner ends: the number of ends of the interval that are not ends of the sequence.
+        - inner ends: how many of the two ends of the interval lie inside the sequence.
         - `grad`: the gradient of the loss at zero.
         - `signs`: the allowed signs of the sum of -grad, (1,) for W >= 0, else (1, -1)."""
         if self.mix == 0:
@@ -108,7 +108,7 @@ def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
     - mix: the share of the l1 norm in the penalty.
     - `sums`: cumulative sums of the pull, of shape [positions + 1, sequences]."""
     held = sums - strength * mix * torch.arange(len(sums), device=sums.device)[:, None]
-    end = strength * (1 - mix)  # penalty of each end of an interval that is not an end of the sequence
+    end = strength * (1 - mix)  # penalty of each interval end that lies inside the sequence
     starts, stops = held[:-1].clone(), held[1:].clone()
     starts[1:] += end
     stops[:-1] -= end

@@ -176,7 +176,7 @@ class Ridged(_Around):
         return Dual(1.0, pulled - float(self.penalty.value(best)))
 
     def for_chains(self, lengths: Tensor) -> None:
-        """Ridge penalty wrapper: refuse entries that stand for several equal weights; a ridge cannot count them."""
+        """Ridge penalty wrapper: raise UserError: a ridge does not support entries that stand for several weights."""
         raise UserError("a ridge does not count the weights that a collapsed one stands for; set model.collapse=false")
 
     def extra_repr(self) -> str:

@@ -57,7 +57,8 @@ def update_consensus_(
 
     In each group, with z = W + duals: copies <- group prox of z, duals <- z - copies. `reach` holds the threshold of
     the group prox for each group. `copy_sums` and `dual_sums` get, for each entry, the sums of its copies and of its
-    dual variables. Returns three norms, which count an entry once per group: of W - copies, of copies and of W.
+    dual variables. Returns the norm of W - copies, the norm of the copies, and the norm of W. In these norms, an entry
+    of W counts once for each group that contains it.
     """
     order, bounds = cover.entries()
     flat = W.flatten().double() if order is None else W.flatten().double()[order]

@@ -165,8 +165,10 @@ def _clip_levels_(W: Tensor, groups: Forest, strength: Steps, steps: Steps) -> T
 def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
     """Forest prox of one level by Michelot's algorithm: clips the elements of each subtree.
 
-    Element i belongs to the subtree of node[i], and has the absolute value value[i] and the weight count[i]. `reach` is
-    the threshold of each subtree. Returns the clipping heights and the new elements.
+    An element is one entry, or stands for several entries that are clipped at the same height. Element i belongs to the
+    subtree of node[i] and has the absolute value value[i]. count[i] is the number of its entries or, with a step per
+    entry, the sum of 1 / step over them. `reach` holds the threshold of each subtree. Returns the clipping heights and
+    the new elements.
     """
     fixed = count.isinf()  # entries with step 0 must not be clipped
     floor = torch.zeros_like(reach).scatter_reduce(0, node[fixed], value[fixed], "amax")
@@ -175,7 +177,8 @@ def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
     while True:
         mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
         total = torch.zeros_like(reach).index_add_(0, above, counts)
-        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))  # clip heights never fall
+        # the clipping heights rise from round to round; `maximum` keeps rounding errors from lowering them
+        limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))
         stays = values > limit[above]
         if stays.all():
             break

@@ -1,4 +1,4 @@
-"""Prox of nested groups at critical strengths: when each group dies, and the prox under a budget of groups.
+"""Prox of nested groups: the critical strength of each group, and the prox with a limit on the nonzero groups.
 
 The critical strength of a group is the smallest penalty strength at which the prox makes the group zero. The prox
 shrinks inner groups first. At strength s and a step of 1, the norm of group g just before its shrinkage is r_g(s), with
@@ -34,17 +34,18 @@ HALVINGS = 64  # number of bisection steps in the search for the critical streng
 
 
 class Nesting(NamedTuple):
-    """Critical strengths of nested groups: the nesting, which tells which group lies inside which other group.
+    """Nesting of groups, for their critical strengths: tables of which group lies inside which other group.
 
     Of two equal groups, the later group counts as the outer group.
     """
 
-    around: Tensor  # int64 [levels, groups]: entry [k, g] is the group k levels outside group g; -1: none
+    # int64 [levels, groups]: column g lists group g itself, then the groups around it from inner to outer, then -1
+    around: Tensor
     inner: Tensor  # int64 [atoms]: smallest group that contains the atom (set that no group divides); -1: none
 
     @classmethod
     def of(cls, cover: Cover) -> Nesting:
-        """Critical strengths of nested groups: the nesting of the groups of a cover."""
+        """Compute the tables `around` and `inner` for the nested groups of a cover, for their critical strengths."""
         count, members, owner = len(cover), cover.members.long(), cover.owner.long()
         order = cover.offsets.diff().argsort(stable=True)  # inner groups first
         rank = torch.empty_like(order).index_copy(0, order, torch.arange(count, device=order.device))
@@ -94,8 +95,9 @@ def dying(norms: Tensor, cover: Cover) -> Tensor:
 def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor], at: Tensor) -> Tensor:
     """Critical strengths of nested groups: squared norm of each group just before the prox shrinks it.
 
-    Each group has its own trial strength: at[k, g] is the trial strength of the group k levels outside group g.
-    `direct` holds, for each group, the sum of squares of the entries that lie in no inner group.
+    The bisection tries a different strength for each group. For the squared norm of a group, the groups inside it are
+    shrunk at the strength of this group. at[k, g] is the trial strength of group around[k, g], see `Nesting`. `direct`
+    holds, for each group, the sum of squares of the entries that lie in no inner group.
     """
     squares = direct.repeat(len(at), 1)
     for tier in tiers:

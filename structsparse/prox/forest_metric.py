@@ -82,7 +82,8 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        self.bound = self.reach / squares.sqrt()  # `squares`: squared norm of x / steps on each subtree, shrunk
+        # `squares`: squared norm of x / steps on each subtree, after shrinking inner subtrees, then the subtree
+        self.bound = self.reach / squares.sqrt()
         self.stiffest = self._stiffest()
         for a, b in self.levels:
             factor[a:b] *= factor[self.groups.above[a:b]]
@@ -92,8 +93,9 @@ class _Newton:
     def _up(self, tau: Tensor, q: Tensor):
         """Forest prox in a diagonal metric: upward pass of the elimination in Newton's method, from leaves to roots.
 
-        `tau` is threshold / norm of each subtree, and `q` sums tau along the path from the root. Returns the largest
-        residual, the residuals as a share of the penalty's value, and intermediate results for `_moved`.
+        `tau` is threshold / norm of each subtree, and `q` sums tau along the path from the root. The residual of a
+        subtree is norm * tau / threshold - 1. Returns the largest absolute residual, the mean absolute residual with
+        weights threshold * norm, and intermediate results for `_moved`.
         """
         of = self._of_entries(q, 0.0)
         v = torch.where(of.isinf(), 0.0, self._shrunk(of))

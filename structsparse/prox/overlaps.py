@@ -80,9 +80,9 @@ def overlapping_shrink_(
 
 
 def one_step_per_atom(cover: Cover, steps: Steps) -> bool:
-    """Overlapping groups prox: whether all entries of each atom have one step, as the shape of the steps shows.
+    """Overlapping groups prox: whether all entries of each atom have the same step.
 
-    Atoms are sets of entries that no group divides.
+    Atoms are sets of entries that no group divides. Only the shape of `steps` is used, not the values.
     """
     if is_scalar(steps):
         return True
@@ -175,7 +175,8 @@ def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
 
     Groups are unions of disjoint atoms. The number of dual variables depends on the steps:
     - One step per atom: one variable for each atom of each group.
-    - A step per entry: one variable for each entry of each group, or one per group if few groups have many entries.
+    - A step per entry: one variable for each entry of each group. If the interior point method is tried first, one
+      variable per group.
     """
     if one_step_per_atom(cover, steps):
         length = len(cover.members)
@@ -185,7 +186,9 @@ def new_dual(cover: Cover, steps: Steps, device: torch.device) -> Tensor:
 
 
 def _without_copies(cover: Cover) -> bool:
-    """Overlapping groups prox: whether the interior point method goes first, as few groups have many entries."""
+    """Overlapping groups prox: whether the interior point method is tried before dual descent.
+
+    This is so if the number of groups is at most FEW and their total size is above MANY."""
     return len(cover) <= FEW and cover.copies > MANY
 
 
@@ -307,7 +310,9 @@ class _Dual:
         return torch.zeros_like(self.reach).index_add(0, self.owner, values)
 
     def inner(self, one: Tensor, two: Tensor) -> Tensor:
-        """Overlapping groups prox in torch: inner product of two dual vectors, weighted by a curvature per group."""
+        """Overlapping groups prox in torch: inner product of two dual vectors, with a weight per group.
+
+        The weight is the inverse step size of the group in `ascend`."""
         return (self.total(one * two) * self.curvature).sum()
 
     def moved(self, dual: Tensor) -> Tensor:
@@ -328,7 +333,7 @@ class _Dual:
         """Overlapping groups prox in torch: the primal point of a dual vector, and the duality gap.
 
         Two kinds of groups are set to zero: groups whose dual norm is below the threshold (mask `inside`), and groups
-        that are negligible at this tolerance.
+        with a norm of at most 0.1 * `tolerance` times the norm of x. These norms are in the metric 1 / steps.
         """
         v = self.moved(dual)
         distance = torch.where(v == 0, 0.0, v.square() / self.steps)

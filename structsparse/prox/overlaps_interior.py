@@ -51,7 +51,8 @@ class State(NamedTuple):
     slope: Tensor  # [groups]: derivative of the objective with barrier, with respect to log(eta)
     pulls: Tensor  # [groups]: threshold / eta of each group
     squares: Tensor  # [groups]: (threshold / eta) * squared norm of the entries of each group
-    sums: Tensor  # [3, atoms]: the three sums that `Entries.sums` computes
+    # [3, atoms]: sums over the entries of each atom of v^2, step * v^2 / (1 + step * pull), and step * v^2
+    sums: Tensor
 
 
 class Entries:
@@ -82,10 +83,12 @@ class Entries:
         return self._added(squares, squares * self.steps * share, squares * self.steps)
 
     def sums_at_zero(self) -> Tensor:
-        """Interior point prox of overlapping groups: three sums at v = 0 over the entries of each atom.
+        """Interior point prox of overlapping groups: three sums over the entries x of each atom (tensor [3, atoms]).
 
-        Groups are unions of disjoint atoms. The sums are over x^2 / steps, over x^2 / steps^2, and over x^2 / steps
-        without entries of step 0. Returns a tensor [3, atoms].
+        Groups are unions of disjoint atoms. The sums describe the term (v - x)^2 / (2 steps) of the objective at v = 0:
+        - The sum of x^2 / steps is twice this term.
+        - The sum of x^2 / steps^2 is the squared norm of its gradient.
+        - The third sum is the first without the entries of step 0, for which x^2 / steps is infinite.
         """
         if self.walk:
             sums = torch.empty(3, len(self.bounds) - 1, dtype=torch.float64)
@@ -283,7 +286,7 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
         living = problem.active & ~dead
         at = problem.state(etas, 0.0, living, zero)
         norms = problem.gather(at.sums[0]).sqrt()
-        # for the duality gap: reach / |v| minus pull of each group, summed over the groups of each atom
+        # for the duality gap: for each atom, the sum of (reach / norm - pull) over its nonzero groups
         apart = problem.cover.scatter(torch.where(living & (norms > 0), reach / norms - at.pulls, 0.0))
         total = gap + float((apart.square() * at.sums[2]).sum()) / 2
         slow = 0 if total < 0.5 * least else slow + 1

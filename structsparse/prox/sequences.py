@@ -74,7 +74,8 @@ def _smooth(X: Tensor, steps: Tensor, strength: Steps) -> Tensor:
 def _put(knots: Tensor, where: Tensor, *values: Tensor) -> None:
     """Total variation prox of sequences in torch: add one knot to the queue of each sequence.
 
-    The knots (position, change of slope, jump) describe the piecewise linear derivative of the objective.
+    The derivative of the objective is piecewise linear. A knot is a position where the slope of the derivative changes
+    or the derivative itself jumps. It is stored as (position, change of slope, height of the jump).
     """
     knots.scatter_(1, where.expand(3, 1, -1), torch.stack(values)[:, None])
 
@@ -102,7 +103,7 @@ def _crossing(place, past, slope, side: int, first, end, knots):
 
 @torch.no_grad()
 def sorted_shrink_(W: Tensor, weights: Tensor, strength: Steps, steps: float | Tensor) -> Tensor:
-    """Prox of the sorted l1 norm (SLOPE) on a sequence of sorted entries, in place.
+    """Prox of the sorted l1 norm (SLOPE) at W, in place; the sequence of the entries of W may have any order.
 
     The penalty is strength * sum_i weights_i |V|_(i), where |V|_(1) >= |V|_(2) >= ... The weights must be sorted in
     descending order.

@@ -19,7 +19,8 @@ FILE = Path("report") / "items.tsv"
 DRAWS = 2000  # number of bootstrap samples
 PARTS = "dev", "test"  # parts of a corpus on which systems are compared
 
-Runs = Mapping[tuple[str, object], Path]  # (task or other place of comparison, seed) -> folder of the run
+# (place, seed) -> folder of the run; systems are compared separately for each place, such as each task
+Runs = Mapping[tuple[str, object], Path]
 
 
 class ItemScores(NamedTuple):
@@ -30,11 +31,11 @@ class ItemScores(NamedTuple):
 
 
 class Resampled(NamedTuple):
-    """The paired bootstrap of a difference of two systems: mean, standard error, share of positive samples."""
+    """The paired bootstrap of two systems: the difference of their scores, and how certain the difference is."""
 
-    difference: float
-    error: float
-    above: float
+    difference: float  # share of correct units of the first system minus that of the second
+    error: float  # standard error of the difference
+    above: float  # share of bootstrap samples in which the difference is positive
 
 
 def write_items(folder: Path, items: Mapping[str, ItemScores]) -> None:

@@ -18,7 +18,8 @@ from structsparse.weights.notes import notes_of
 # factors on the step size: after a rejected step, an accepted step, and an accepted step with a nearly linear loss
 SHORTER, LONGER, MUCH_LONGER = 0.6, 1.03, 2.0
 GROWN = (1 + math.sqrt(5)) / 2  # second value of FISTA's momentum parameter t, after t = 1
-# the allowed error of iterative proxes is divided by SHARPER, or set to zero if it is at most FINEST
+# if no step lowers the objective, the allowed error of iterative proxes is divided by SHARPER; an error of at most
+# FINEST becomes zero
 SHARPER, FINEST = 1000.0, 1e-9
 TRIES = 80  # largest number of step sizes tried in one step
 
@@ -145,7 +146,8 @@ class FISTA(Composite):
     def _try(self, moves: list[AcceleratedParameter], steps, gradients: list[Tensor]) -> list[float]:
         """FISTA's trial step: a proximal gradient step of all parameters with the current step size.
 
-        Returns the three numbers of `AcceleratedParameter.sums`, each added up over all parameters."""
+        Let move be the new weights W minus the extrapolated point. Returns three sums over all weights. The
+        summands are move^2 / step size, move * gradient, and -move / step size * (W - weights before the step)."""
         scale = self.shared["scale"]
         for move, step, gradient in zip(moves, steps, gradients, strict=True):
             taken = move.down_(gradient, step, scale)
@@ -177,8 +179,10 @@ class AcceleratedSGD(Solver):
         Z <- Z - (L (X - Y) + convexity (Z - X)) / (L a + convexity)
 
     The parameters hold Y, Z is a second sequence of weights, and 1 / L is the step size. The option `convexity` is a
-    lower bound of the second derivatives of loss plus penalty. If it is 0, step t = 0, 1, ... has the constants
-    a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5, with the options `lr` and `noise`."""
+    lower bound of the second derivatives of loss plus penalty. The constants of step t = 0, 1, ... are
+    - without convexity: a = 2 / (t + 2) and L = 1 / lr + noise * (t + 1)^1.5;
+    - with convexity > 0: a = sqrt(d + d^2 / 4) - d / 2 (a = 1 if t = 0) and L = 1 / lr + convexity / d. The number d is
+      1 at first; each step t > 0 multiplies it by 1 - a."""
 
     needs_closure = True
     needs_each_prox = True
@@ -192,7 +196,7 @@ class AcceleratedSGD(Solver):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                notes_of(parameter).pending = None  # None: gradients must be dense, as the point X is dense
+                notes_of(parameter).pending = None  # None: backward passes make dense gradients, not factored ones
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):

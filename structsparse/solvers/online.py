@@ -42,7 +42,8 @@ class Sweeper(ABC):
     def _release(self, scorer: GrowingTable) -> None:
         """Remove all-zero rows from a growing table after an online sweep.
 
-        If the solver averages the weights, rows are removed only after a prox has changed weights."""
+        If the solver averages the weights, a zero row may still have a nonzero mean. Its removal sets the mean to zero.
+        Rows are then removed only if a prox has changed weights since the last removal."""
         state = self.solver.state[scorer.table]
         if self.solver.average and not state.pop("killed", False):
             return
@@ -63,8 +64,8 @@ class Online(Solver):
     """Base of online solvers: `sweep` learns from a block of sentences, one sentence at a time.
 
     `step` calls the closure, and the closure calls `sweep`. With `average`, the weights between epochs are the mean of
-    the weights over all sentences. After a prox has changed weights, a mean is set to zero if the last weight is
-    zero."""
+    the weights over all sentences. Once a prox has changed weights, the mean is sparse: it is set to zero for each
+    weight that is now zero."""
 
     needs_closure = True
     needs_sentences = True
@@ -156,9 +157,10 @@ class Online(Solver):
     # --- the running mean of the weights
 
     def past(self, parameter: Tensor, room: int) -> Tensor:
-        """The array of `room` table rows from which an online solver computes the mean weights.
+        """The array, with at least `room` table rows, from which an online solver computes the mean weights.
 
-        For each weight, it has the sum over all changes of: change * count of sentences before the change."""
+        The entry of a weight is a sum over all changes of this weight. The summand of a change is its size times the
+        count of sentences before it."""
         state = self.state[parameter]
         past = state.get("past")
         if past is None or len(past) < room:

@@ -116,7 +116,9 @@ class ProximalQuasiNewton(Composite):
         ]
 
     def _first_scale(self, weights: list[Tensor]) -> float:
-        """The initial scale of the quasi-Newton Hessian: the model of the loss then has the minimum 0."""
+        """The initial scale of the quasi-Newton Hessian, at which the quadratic model of the loss has the minimum 0.
+
+        The loss itself is usually not negative. The scale is 1 if loss or gradient is zero."""
         gradients, loss = self._gradients(), abs(self.shared["loss"])
         square = inner(gradients, [g / weight for g, weight in zip(gradients, weights, strict=True)])
         return square / (2 * loss) if square > 0 and loss > 0 else 1.0
@@ -141,7 +143,10 @@ class ProximalQuasiNewton(Composite):
             yield [self.support.get(p, torch.ones_like(p, dtype=torch.bool)) != 0 for p in self.members]
 
     def _problem(self, places: Tensor, secants: Secants, weights, scale: float) -> tuple[InnerProblem, Tensor]:
-        """The inner problem of proximal quasi-Newton, and the row of each of its weights in the secant pairs."""
+        """The inner problem of proximal quasi-Newton, and row indices of its weights.
+
+        The secant pairs are stored as matrices with a row per stored weight. The second result has, for each weight of
+        the problem, the index of its row."""
         rows = secants.join(places)
         secant_weights = take_broadcast(weights, self.members, secants.places)
         if len(secants):

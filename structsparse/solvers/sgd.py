@@ -58,7 +58,10 @@ class RowSolver(Solver):
         raise NotImplementedError
 
     def _slot(self, parameter: Tensor) -> Tensor:
-        """Work array for SGD with AdaGrad step sizes: an int32 for each table row, initially -1."""
+        """Work array of the kernel for SGD with AdaGrad step sizes: int32, one element for each table row.
+
+        During a step, it has the index of the row in the list of rows of the batch; -1 for all rows not in the list.
+        Between steps all elements are -1."""
         if parameter not in self.slots:
             self.slots[parameter] = torch.full(parameter.shape[:1], -1, dtype=torch.int32, device=parameter.device)
         return self.slots[parameter]

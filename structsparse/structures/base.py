@@ -43,5 +43,5 @@ class Structure(ABC):
         raise NotImplementedError
 
     def marginals(self, scores, lengths: Tensor) -> Tensor:
-        """Base of all structures: the marginal probability of each part, such as a label at a token or an arc."""
+        """Base of all structures: the marginal probability of each part, such as an arc or the label of a token."""
         raise NotImplementedError

@@ -298,7 +298,8 @@ class TorchRoute:
         for t in range(time - 1):
             message = torch.logsumexp((message + both[:, t]).unsqueeze(2) + matrices, 3)  # shape [2, batch, labels]
             messages.append(message)
-        # before (after): for each token and label, the log-sum-exp over label sequences to the left (right)
+        # `before`: for each token and its label, the log-sum-exp of the scores of all label sequences left of the token
+        # `after`: the same for all label sequences right of the token
         before, after = torch.stack(messages, 2)
         after = _reverse(after, lengths)
         return torch.logsumexp(start + emissions[:, 0] + after[:, 0], 1), (before, after)

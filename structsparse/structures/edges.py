@@ -243,7 +243,8 @@ class TorchRoute:
     def sum(scores: EdgeScores, step_list: Sequence[Tensor], lengths: Tensor):
         """Edge chain structure: the log-partition [batch], by the forward recursion in log-space.
 
-        Also returns conditional label probabilities, which `expect` needs."""
+        Also returns the probabilities that `expect` needs: for each token, those of the previous label given the label
+        of the token, and finally those of the last label."""
         emissions, start, end = (score.double() for score in (scores.emissions, scores.start, scores.end))
         steps = _steps(scores, step_list, lengths)
         inside = _inside(lengths, emissions.shape[1])

@@ -95,7 +95,7 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
 
     The walk steps from a token to one of its heads. Entry [b, k, j] is for the walk from token j that avoids token k,
     in sentence b. The second result is a mask [batch, tokens]. With a single root, it tells which tokens can be the
-    child of the root."""
+    child of the root; otherwise it is false everywhere."""
     size = weights.shape[1]
     if size == 1:
         return torch.full_like(weights, -torch.inf), opened.unsqueeze(1)
@@ -113,7 +113,7 @@ def _reach(weights: Tensor, exits: Tensor, opened: Tensor):
         removed.append((step, share, still))
     reach, ends = _reach(table, out, still)
     for step, share, open_then in reversed(removed):
-        # if another token must be the single child of the root, forbid the direct step from this token to the root
+        # the eliminated token cannot step to the root if the single child of the root was eliminated after it
         late = open_then.unsqueeze(1) & ~ends
         direct = torch.where(late, -torch.inf, share.unsqueeze(1)).unsqueeze(2)
         paths = torch.cat([reach + step.unsqueeze(1), direct], 2)  # shape [2 * batch, size / 2, remaining tokens + 1]

@@ -126,9 +126,9 @@ def _totals(charts: _Charts, lengths: Tensor) -> Tensor:  # shape [batch]
 def _outside(charts: _Charts, totals: Tensor, lengths: Tensor, single_root: bool, shared) -> Tensor:
     """Projective tree structure: the outside recursion of Eisner's algorithm in torch.
 
-    Returns arc probabilities [batch, modifiers, heads], or 1 for each arc of the best tree and 0 for other arcs. From
-    wide to narrow spans, the function `shared` distributes the probability of each span over its derivations, which are
-    its splits into two parts."""
+    From wide to narrow spans, the function `shared` distributes the probability of each span over its derivations,
+    which are its splits into two parts. Returns an array [batch, modifiers, heads]. If `shared` is `_log_share`, the
+    array holds arc probabilities. If it is `_highest_share`, arcs of the best tree have 1, and other arcs 0."""
     masses = _Charts(charts.right.shape, 0.0, totals.device)
     masses.right[:, 0].scatter_(1, lengths.unsqueeze(1), (totals > -torch.inf).double().unsqueeze(1))
     arcs = torch.zeros_like(charts.right)
@@ -154,23 +154,23 @@ def _add_shares_(parts: tuple[Tensor, Tensor], shares: Tensor):
 
 
 def _log_sum(terms: Tensor) -> Tensor:
-    """Projective tree structure: the log-sum-exp of the scores of all derivations (splits in two) of each span."""
+    """Projective tree structure: the log-sum-exp of the scores of all splits of each span into two parts."""
     return terms.logsumexp(2)
 
 
 def _log_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """Projective tree structure: the probability mass of each derivation (split in two) of a span.
+    """Projective tree structure: the probability mass of each split of a span into two parts.
 
-    The mass of the span is divided in proportion to exp(score) of the derivations."""
+    The mass of the span is divided among its splits, in proportion to exp(score of the split)."""
     total = torch.where(total == -torch.inf, 0.0, total)
     return mass.unsqueeze(2) * (terms - total.unsqueeze(2)).exp()
 
 
 def _highest(terms: Tensor) -> Tensor:
-    """Projective tree structure: the score of the best derivation (split in two) of each span."""
+    """Projective tree structure: the score of the best split of each span into two parts."""
     return terms.amax(2)
 
 
 def _highest_share(mass: Tensor, total: Tensor, terms: Tensor) -> Tensor:
-    """Projective tree structure: give the whole mass of each span to its best derivation (split in two)."""
+    """Projective tree structure: give the whole mass of each span to the span's best split into two parts."""
     return torch.zeros_like(terms).scatter_(2, terms.argmax(2, keepdim=True), mass.unsqueeze(2))

@@ -41,8 +41,8 @@ class DependencyTree(Structure):
     def best(self, scores: Tensor, lengths: Tensor) -> Tensor:  # shape [batch, n]
         """Dependency tree structure: the heads of the tokens in the best tree, 0 at padding.
 
-        Ties are resolved deterministically. A sentence without an allowed tree is an error. Exception: on devices other
-        than the CPU, a projective tree gets heads of 0."""
+        Ties are resolved deterministically. A sentence without an allowed tree is an error. Exception: for projective
+        trees on devices other than the CPU, all heads of such a sentence are 0."""
         _check(scores, lengths)
         return self._route(scores).best(scores, lengths, self.single_root)
 
@@ -121,7 +121,7 @@ class NativeRoute:
     """Dependency tree structure: the compiled implementation of dependency trees, for scores on the CPU."""
 
     projective: bool  # whether trees are projective
-    kernel = None  # compiled function that fills the arrays for log-partitions and arc marginals, its last arguments
+    kernel = None  # compiled function; its last two arguments are arrays that get log-partitions and arc marginals
     general: type  # class with the torch implementation, for other devices and for scores out of the kernel's range
 
     @classmethod

@@ -1,1 +1,3 @@
-"""Training of all tasks: runs, stages of a recipe, penalty terms, optimizer callbacks, certificates and searches."""
+"""Training of all tasks: runs, penalty terms, callbacks of the trainer, and searches for option values.
+
+A run trains one or several stages, listed in its recipe. Certificates bound how far a fit is from its optimum."""

@@ -148,7 +148,9 @@ def violated(penalty: Penalty, weights: Tensor, gradient: Tensor, tolerance: flo
 
 
 def _weights(weight: Tensor) -> Tensor:
-    """Certificate: the group weights, with zeros replaced by the smallest positive group weight."""
+    """Certificate: the group weights, with zeros replaced by the smallest positive group weight.
+
+    A tolerance in proportion to the group weight is then positive for every group."""
     return torch.where(weight > 0, weight, weight[weight > 0].min() if bool((weight > 0).any()) else 1.0)
 
 
@@ -163,11 +165,11 @@ def lower_bound(
         share * (loss - <gradient, W> - slack) - conjugates
 
     - W, gradient: penalised weights, and the gradient of the loss with respect to W
-    - share: the largest share of the gradient, from 0 to 1, that every penalty can balance
+    - share: the largest number from 0 to 1 such that share * gradient is feasible in the dual problem of every penalty
     - conjugates: the sum of the convex conjugates of the penalties
     - slack: sum of ||gradient with respect to V|| * max(1, ||V||) over all parameters V without a penalty
 
-    `weights` and `gradients` hold all parameters. The bound assumes that the optimum of V lies at a distance of at most
+    `weights` and `gradients` hold all parameters. The bound assumes that the distance from V to its optimum is at most
     max(1, ||V||)."""
     share, conjugates, inner, slack = 1.0, 0.0, 0.0, 0.0
     for name, w in weights.items():
@@ -177,7 +179,7 @@ def lower_bound(
         held = penalties[name].held(w)
         if held is None:
             return None
-        if not held.all():  # skipped if all entries are penalised: it copies large tables
+        if not held.all():  # else skip these products, which copy large tables
             slack += float((gradients[name].double() * ~held).norm() * (w.double() * ~held).norm().clamp(min=1.0))
         gradient = gradients[name].double() * held
         dual = penalties[name].conjugate(gradient)

@@ -25,7 +25,8 @@ from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")  # options of `reg` for the whole stage
+# options of `reg` that belong to the training stage, not to the penalty term
+SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
 BASE = "_"  # the first letter of names of files and folders in conf/ that only serve to be included by others
 
 

@@ -14,7 +14,7 @@ class Data(Protocol):
     name: str
     metric: str  # name of the score on dev by which models are compared
     items: int  # number of items (such as sentences) of the train part; the mean loss is over these items
-    truth: Sequence[str]  # names of the relevant groups if the corpus is artificial, else empty
+    truth: Sequence[str]  # names of the groups planted in a synthetic corpus, else empty
 
     def describe(self) -> list[str]:
         """Training data of any task: console lines that say what was read from the corpus, and what was left out."""
@@ -54,7 +54,7 @@ class CorpusParts:
 
     @property
     def truth(self) -> tuple[str, ...]:
-        """Training data of any task: the names of the relevant groups of an artificial corpus, else none."""
+        """Training data of any task: the names of the groups planted in a synthetic corpus, else none."""
         return self.splits.truth
 
     @property

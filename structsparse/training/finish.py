@@ -55,8 +55,8 @@ def finish(
 ) -> dict[str, object]:
     """Finish a run: test the last model once, then export and report it; returns the figures of metrics.json.
 
-    The model is tested with weights rounded as in its artifact. `seconds` holds the preparation time and, after a grid
-    search, the figures of the search."""
+    The model is tested with weights rounded as in its artifact. `seconds` holds the preparation time. After a grid
+    search, it also holds the chosen option values and the time of the search."""
     first, last = selecting_stage(results), task.rounded(task.finalize(results[-1]), small)
     dev = last.score("dev")
     begin = time.perf_counter()
@@ -87,7 +87,7 @@ def finish(
 
 
 def labelled(labels: RunLabels, task: Task, data: Data, first: StageResult) -> dict[str, object]:
-    """Finishing a run: the figures that identify the run: task, recipe, data, seed, and loss and penalty.
+    """Finishing a run: the entries of metrics.json that identify the run, such as task, data, seed, loss and penalty.
 
     A model that is estimated by counting has neither loss nor penalty; the name of the model replaces both."""
     choices = labels.choices

@@ -190,7 +190,7 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
     if last is not None:
         checked_checkpoint(last, module)
     if trainer.precision == "64-true":
-        # convert before the checkpoint is loaded; Lightning converts afterwards, when digits are already lost
+        # convert the module to float64 before the checkpoint is loaded; Lightning would do so too late and lose digits
         module.double()
     begin = time.perf_counter()
     trainer.fit(module, train, dev, ckpt_path=last, weights_only=True)

@@ -141,7 +141,7 @@ def _fits(chosen: Callable, fitting: Sequence[Callable], own: bool = True) -> bo
 
 
 def _is_class(*objects: object) -> bool:
-    """Legality check: whether all objects are classes."""
+    """Legality check: whether all arguments are classes, as `issubclass` requires."""
     return all(isinstance(one, type) for one in objects)
 
 

@@ -12,13 +12,13 @@ from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
 
 _OPTIONS = "options.json"
-_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # options that do not change the trained weights
+_RUN_ONLY = ("ckpt_path", "trainer", "patience", "cache", "artifact")  # options ignored when runs are compared
 
 
 def learning_options(options: Mapping) -> dict:
-    """Run folder: the options that decide the weights of the model.
+    """Run folder: the learning options of a run, by which runs are compared, for example to find a run to resume.
 
-    Options such as the cache size, which do not change the weights, are left out."""
+    Options such as the cache size and `patience` are left out."""
     return {key: value for key, value in options.items() if key not in _RUN_ONLY}
 
 

@@ -95,7 +95,7 @@ class AccuracyScore(LabelScore):
 def checked_codes(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
     """Label scores of any task: gold and predicted label codes as arrays; invalid codes are an error.
 
-    `names` is the count of known labels, and the code that all unknown gold labels get."""
+    `names` is the number of known labels. Gold codes from `names` on stand for unknown labels, and become `names`."""
     gold, predicted = np.minimum(gold, names), np.asarray(predicted)
     if gold.shape != predicted.shape or gold.shape != (int(offsets[-1]),):
         shapes = f"{gold.shape} gold and {predicted.shape} predicted"

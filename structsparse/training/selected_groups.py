@@ -13,7 +13,7 @@ from structsparse.training.stage import StageResult
 def selected_groups(result: StageResult, name: str, truth: Collection[str] = ()) -> Table | None:
     """The table of the groups that a penalty has selected or dropped; None without groups, or with too many to read.
 
-    `name` is the name of the penalised parameter. `truth` holds the names of the relevant groups of an artificial
+    `name` is the name of the penalised parameter. `truth` holds the names of the groups planted in a synthetic
     corpus. The table shows below which strength each group would become nonzero, and which dead groups the gradient
     would make nonzero."""
     penalty = result.penalties.get(name)

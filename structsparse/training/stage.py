@@ -49,7 +49,7 @@ class Stage:
     survivors: bool
     patience: int | None
     trainer: Callable[..., lightning.Trainer]
-    options: Mapping[str, object]  # all options that affect the trained weights
+    options: Mapping[str, object]  # the options by which stages of two runs are compared
     proven: bool = True  # whether to compute a certificate; if not, only the objective
 
     def fingerprint(self, *identity) -> str:
@@ -57,7 +57,7 @@ class Stage:
 
         `identity` (arrays or JSON values) identifies the data."""
         digest = blake2b(digest_size=8)
-        strengths = [term.strength for term in self.terms]  # on a regularization path, `options` holds others
+        strengths = [term.strength for term in self.terms]  # on a regularization path, `options` has other strengths
         for part in (self.name, self.options, strengths, *identity):
             plain = isinstance(part, np.ndarray)
             digest.update(part.tobytes() if plain else json.dumps(part, sort_keys=True, default=str).encode())

@@ -89,7 +89,7 @@ class Task(ABC):
         return None
 
     def finalize(self, result: StageResult) -> StageResult:
-        """Task interface: the result of the last stage in the form that is tested and exported."""
+        """Task interface: convert the result of the last stage to the form that is tested and exported."""
         return result
 
     def check_rounding(self, small: ArtifactOptions) -> None:

@@ -81,9 +81,9 @@ class Term:
             )
 
     def _for_chains(self, penalty: Penalty, lengths: Tensor) -> None:
-        """Penalty term: adapt the penalty to entries that stand for a chain of several equal weights each.
+        """Penalty term: adapt the penalty to entries that each replace a chain of equal weights (model.collapse).
 
-        `lengths` holds the number of weights of each chain. The penalty counts each weight of the chain."""
+        `lengths` holds the number of weights that each entry replaces. The penalty counts all these weights."""
         try:
             penalty.for_chains(lengths)
         except UserError as error:

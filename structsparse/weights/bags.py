@@ -98,8 +98,9 @@ def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float,
 def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
     """The rows in the bags of a factored gradient, and for each row the sum of its residuals.
 
-    Returns two tensors: rows [occurrences] and sums [occurrences, labels]. They have an element for each occurrence of
-    a row in a bag. Surplus elements repeat a row with a sum of zero."""
+    Returns two tensors: rows [occurrences] and sums [occurrences, labels]. Their length is the number of row
+    occurrences in all bags, so that it does not depend on how many rows are distinct. Each distinct row comes once, in
+    ascending order. The remaining elements repeat the last row, with a sum of zero."""
     ids, offsets, residuals = gradient
     occurrences = ids.shape[0]
     # [occurrences], the token (bag) of each row occurrence

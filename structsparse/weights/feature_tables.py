@@ -48,6 +48,6 @@ class GrowingTable(FeatureTable):
 
     @abstractmethod
     def spread(self, penalty: nn.Module) -> Tensor:
-        """Feature-table interface: mask of the weights that a penalty does not set to zero.
+        """Feature-table interface: the mask of the weights that a penalty has selected (bool [rows, outputs]).
 
-        A subclass decides whether the mask includes rows that are not in memory."""
+        A subclass decides whether the mask has all rows or only the rows in memory."""

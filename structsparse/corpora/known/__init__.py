@@ -1,1 +1,1 @@
-"""Known corpora: corpora with names in the config group `data`, their files, checksums and download addresses."""
+"""Known corpora, which the config group `data` names: for each corpus, its files, checksums and download addresses."""

@@ -82,9 +82,9 @@ def known(
 def parts_of(name: str, part: int | str, parts: int, words: Sequence[int], tune_words: Sequence[int]) -> TextSplits:
     """Known texts for language models: one of several parts of the train text of a corpus (data=ptb_parts).
 
-    The parts are 1 to `parts`, and `tune`, with which options are chosen. Each part has a train text and a test text.
-    Their minimum numbers of words are `words` (train, test), or `tune_words` for the part `tune`. The dev text of every
-    part is the test text of `tune`."""
+    The parts are 1 to `parts` and `tune`. The part `tune` serves to choose options. Each part has a train text and a
+    test text. `words` holds the minimum word counts of these two texts; for the part `tune`, `tune_words` does. The dev
+    text of every part is the test text of `tune`."""
     names = [*range(1, parts + 1), TUNE]
     if part not in names:
         raise UserError(f"data.part is {part!r}, expected one of {', '.join(map(str, names))}")

@@ -15,7 +15,7 @@ from structsparse.corpora.planted.trees import KINDS, planted_treebank
 from structsparse.corpora.splits import PARTS, SentenceSplits, completed
 from structsparse.corpora.treebank import Treebank, punctuation, punctuation_rule
 
-FOLDER = "ud"  # folder of the treebanks in STRUCTSPARSE_DATA and in the cache
+FOLDER = "ud"  # name of the treebank folder, below $STRUCTSPARSE_DATA (environment variable) and in the cache
 _NAME = re.compile(r"[a-z]+_[a-z0-9]+")  # names of treebanks, such as en_ewt
 
 
@@ -25,7 +25,7 @@ class TreebankSplits(SentenceSplits):
 
     The columns of the treebank can also be used to train taggers."""
 
-    rule: str  # rule that says which tokens are punctuation: upos or characters
+    rule: str  # which tokens are punctuation: `upos` (tag PUNCT) or `characters` (only punctuation characters)
     decides: tuple[str, ...] = ()  # kinds of arc features that determine the trees of a planted treebank
     notes: tuple[str, ...] = ()  # notes for the user
 
@@ -34,7 +34,7 @@ class TreebankSplits(SentenceSplits):
         return punctuation(self.parts[part], self.rule)
 
     def describe(self) -> list[str]:
-        """Lines for the user about a known treebank: sizes, notes, constant columns, unseen relations."""
+        """Lines for the user about a known treebank: its parts, notes, constant columns, unseen relations."""
         lines = [f"{part}: {treebank.describe()}" for part, treebank in self.parts.items()]
         lines += [f"{part}: {note}" for part, treebank in self.parts.items() for note in treebank.notes]
         return [*lines, *_constant_columns(self.train), *_unseen_relations(self), *self.notes]
@@ -73,7 +73,7 @@ def assembled(
 ) -> TreebankSplits:
     """Known treebanks: make the corpus from train, dev and test, with a rule for punctuation.
 
-    With the rule `auto`, the rule that fits train is used."""
+    The rule `auto` means `upos` if some token of train has the tag PUNCT, else `characters`."""
     rule = punctuation_rule(parts["train"]) if rule == "auto" else rule
     share = np.mean(punctuation(parts["train"], rule))
     definition = "tokens with the part of speech PUNCT" if rule == "upos" else "tokens of nothing but punctuation"

@@ -28,8 +28,10 @@ TO_OUTSIDE, TO_INSIDE = 8.0, 4.0  # weights of transitions to O and to I labels;
 # scale of the weights of each planted template
 STRENGTHS = {"prefix4[0]": 16.0, "suffix3[0]": 13.0, "suffix3[-1]": 11.0, "case[0]": 17.0, "pos[-1..0]": 11.0}
 
-LETTERS = "bcdfghjklmnpqrstvwxz"  # last letters of the stems of a family; first letters of the endings of a family
-FAMILY_KINDS = (0, 0, 0, 1, 2)  # label kinds (see KINDS) that five random members of each family favour
+# A family is all stems with the same first three letters, or all endings with the same last two letters.
+LETTERS = "bcdfghjklmnpqrstvwxz"  # the remaining letter: the last one of a stem, the first one of an ending
+# five random stems or endings of each family have nonzero weights, in favour of these label kinds (see KINDS)
+FAMILY_KINDS = (0, 0, 0, 1, 2)
 STEM_FAMILIES = tuple(a + b + c for a in "bdgklmnprst" for b in "aeio" for c in "lmnrs")
 FAMILIES_USED = 10  # number of stem families that are drawn; their frequencies in the corpus follow Zipf's law
 ENDING_FAMILIES = ("en", "es", "is")
@@ -53,7 +55,7 @@ SHORTEST, MEAN_LENGTH = 3, 18  # minimum and mean number of tokens of a sentence
 class Table:
     """Planted tagging: the weights of one template, for each value that has nonzero weights and for each label."""
 
-    values: tuple[tuple[str, ...], ...]  # the values, each a tuple of strings from left to right
+    values: tuple[tuple[str, ...], ...]  # each value has one string per token that the template reads, in token order
     weights: np.ndarray  # shape [values, labels]: the weight of each value for each label
 
 

@@ -40,7 +40,7 @@ ROOT_SPREAD = 3.0  # standard deviation of the weights of arcs from the root
 MOST = 7.0  # maximum effect of distance; for larger effects, matrix inverses are inaccurate
 SHORTEST, MEAN_LENGTH = 4, 12  # minimum and mean number of words of a sentence
 PILOT = 400  # number of sample sentences for choosing the effect of distance
-CHUNK = 1000  # number of sentences whose trees are drawn at once
+CHUNK = 1000  # number of sentences whose trees are drawn in one batch
 LEFT, RIGHT = 0, 1
 
 
@@ -198,7 +198,7 @@ def _arc_weights(truth: Truth, text: _SentenceCodes) -> tuple[np.ndarray, np.nda
     roots = truth.root[upos] + truth.distance[distance_bin(place + 1)]
     possible = text.inside[:, :, None] & text.inside[:, None, :] & (place != place[:, None])
     scores = np.where(possible, scores, -np.inf)
-    best = np.where(text.inside, scores.max(axis=1), 0)  # finite, because sentences have at least two words
+    best = np.where(text.inside, scores.max(axis=1), 0)  # finite: every word has some other word as a possible head
     roots = np.where(text.inside, roots - best, -np.inf)
     return np.exp(scores - best[:, None]), np.exp(roots - roots.max(axis=1, keepdims=True))
 
@@ -237,7 +237,7 @@ def _draw_heads(rng: np.random.Generator, arcs: np.ndarray, roots: np.ndarray, i
 
 
 def _is(codes: np.ndarray, count: int) -> np.ndarray:
-    """Planted trees: one-hot rows for the codes of heads (bool array of shape [rows, count])."""
+    """Planted trees: a one-hot vector of length `count` for each head index in `codes` (bool array)."""
     return codes[:, None] == np.arange(count)
 
 

@@ -1,1 +1,1 @@
-"""Word clusters and topics, learnt from the training documents without labels."""
+"""Word clusters and topics, learnt from the texts of documents; labels are not used."""

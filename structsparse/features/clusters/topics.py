@@ -60,7 +60,7 @@ def _tomotopy():
 
 
 def _sampled(tomotopy, documents, topics: int, top: int, iterations: int, seed: int) -> dict[str, np.ndarray]:
-    """Train a topic model; returns the codes of the top words, topic after topic, and the word count of each topic.
+    """Train a topic model; returns the codes of the top words, topic after topic, and the number of top words by topic.
 
     Each word is passed to tomotopy as the digits of its code. Thus no word is empty or split."""
     model = tomotopy.LDAModel(k=topics, seed=seed)

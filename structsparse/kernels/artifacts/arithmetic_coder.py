@@ -17,7 +17,7 @@ PLAIN = {"cache": True, "nogil": True}
 LONGEST = 1 << 14  # limit of a count of 0 or 1 bits; at the limit, both counts are halved
 _SHIFT = 16  # probabilities are integers in units of 2^-16
 _ONE = 1 << _SHIFT
-# smallest length of the coding interval; bit masks of the top byte and of 32 bits
+# _BYTE is the smallest length of the coding interval. _TOP masks the top byte of a 32-bit word, _WORD all its bits.
 _BYTE, _TOP, _WORD = 1 << 24, 0xFF000000, 0xFFFFFFFF
 
 

@@ -1,8 +1,8 @@
-"""Kernels for arc keys, the hashed features of dependency arcs: sums of hashes of head, modifier, distance and between.
+"""Kernels for arc keys, the hashed features of dependency arcs: sums of hashes of head, modifier, distance, words.
 
-- The key of a feature is the sum of hashes of the head, the modifier, direction and distance, and the words between. A
-  finaliser then mixes the bits of the sum.
-- A place is the index of a token in the corpus. The root of a sentence is a token before its words.
+- The parts of an arc are the head, the modifier, the direction with the distance, and the words between head and
+  modifier. The key of a feature is the sum of the hashes of these parts. A finaliser then mixes the bits of the sum.
+- The root of a sentence is a token before its words.
 - A sentence of n words has n * n arcs, sorted by modifier, then by head.
 """
 
@@ -43,7 +43,7 @@ def fold(starts, arcs, heads, modifiers, between, places, keys):
     - Sentence s has its root at token index starts[s], and its first arc at index arcs[s].
     - `heads` and `modifiers` [tokens] hold the hash of each token as head and as modifier.
     - `between` [arcs] holds the hash of the words between head and modifier; if empty, these words are left out.
-    - `places` [2 * BINS] holds the hash of each direction and distance bin."""
+    - `places` [2 * BINS] holds a hash for each pair of direction and distance bin."""
     for s in range(len(starts) - 1):
         root, tokens, k = starts[s], starts[s + 1] - starts[s], arcs[s]
         for m in range(1, tokens):
@@ -65,8 +65,9 @@ def find(templates, starts, arcs, values, between, index, ids):
 
     ids [arcs, templates] gets the table row of each feature, or -1 if unknown.
 
-    - `templates` has four arrays: the attributes of all templates, where the attributes of each template begin, which
-      summary of the words between each template uses (-1 for none), and hashes of direction and distance.
+    - `templates` has four arrays. Two hold the attributes of all templates, and where those of each template begin. The
+      third holds, for each template, the index of a summary in `between`, or -1 for none. The fourth holds hashes of
+      direction and distance.
     - `values` [attributes, tokens] holds the hash of each attribute at each token.
     - `between` [summaries, arcs] holds the hashed summaries of the words between head and modifier.
     - `index` is described at the function `kernels.features.keys.find`."""
@@ -90,8 +91,9 @@ def find(templates, starts, arcs, values, between, index, ids):
 def token_sums(atoms, bounds, values, ends):
     """Arc keys kernel: sum up the attribute hashes of each token as head of an arc, and as modifier, for one template.
 
-    `values` [attributes, tokens] holds the hashes. The attributes are atoms[bounds[0] : bounds[1]] for heads, and
-    atoms[bounds[1] : bounds[2]] for modifiers. ends[0] gets the sums for heads, ends[1] those for modifiers."""
+    `values` [attributes, tokens] holds the hashes. `atoms` lists attribute indices: atoms[bounds[0] : bounds[1]] for
+    heads, and atoms[bounds[1] : bounds[2]] for modifiers. ends[0] gets the sums for heads, ends[1] those for modifiers.
+    """
     ends[:] = 0
     for end in range(2):
         for a in range(bounds[end], bounds[end + 1]):

@@ -11,10 +11,10 @@ With f(x) = x log x, the mutual information times the length of the text is, up 
 A merge of i and j changes all three sums. D_ij is the increase of the first sum. It is stored for all pairs of classes,
 and updated at each merge.
 
-Each class has a row of losses. The merge of two classes belongs to the row of the class whose most frequent word is
-rarer. A row stores its least loss, the other class of this pair (the partner), and a lower bound of its other losses. A
-row is stale if only a lower bound of its least loss is known. A stale row is searched again when it has the lowest
-bound of all rows.
+Classes are ranked by the frequency of their most frequent word. Each class has a row of losses, which has its merges
+with all classes of higher rank. The class whose merge loses least is the partner. A row stores the partner, the loss of
+the merge with the partner, and a lower bound of the other losses. A row is stale if only a lower bound of its least
+loss is known. A stale row is searched again when it has the lowest bound of all rows.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ _NEVER = np.int64(2**62)  # infinity: larger than every loss
 
 
 class Lists(NamedTuple):
-    """Brown clustering kernels: the neighbours of each class in bigrams, on one side (after or before).
+    """Brown clustering kernels: the classes that follow each class in bigrams, or the classes that precede it.
 
     Class s has lengths[s] neighbours, in any order. A class is not its own neighbour."""
 
@@ -40,8 +40,8 @@ class Lists(NamedTuple):
 class Window(NamedTuple):
     """Brown clustering kernels: the current word classes, one per slot, and the losses of all merges of two classes.
 
-    A row of losses belongs to a class i. It has the losses of the merges of i with classes that have a more frequent
-    word. The partner of i is the class with the least loss in the row."""
+    Classes are ranked by the frequency of their most frequent word. The row of a class i has the losses of its merges
+    with all classes of higher rank. The partner of i is the class with the least loss in the row."""
 
     after: Lists  # the classes that follow each class
     before: Lists  # the classes that precede each class
@@ -52,8 +52,8 @@ class Window(NamedTuple):
     alone: np.ndarray  # [slots]: a_i log l_i + b_i log r_i for each class i, a part of the loss of each merge with i
     first: np.ndarray  # [slots]: frequency rank of the most frequent word of each class
     bound: np.ndarray  # [slots]: lower bound of the losses in the row of each class
-    second: np.ndarray  # [slots]: lower bound of the losses in the row of each class, without that of its partner
-    partner: np.ndarray  # [slots]: the class whose merge with each class loses least; -1 for none
+    second: np.ndarray  # [slots]: lower bound of the losses of each row, except the loss of the partner
+    partner: np.ndarray  # [slots]: for each class, the class with the least loss in its row; -1 for none
     exact: np.ndarray  # [slots]: whether `bound` is exactly the loss of the merge with the partner
     active: np.ndarray  # [slots]: the first number[0] elements list the slots in use
     place: np.ndarray  # [slots]: the index in `active` of each slot in use
@@ -214,10 +214,10 @@ def _fill_row(w, s):
 
 @njit(**PLAIN)
 def _add_shared(w, side, back, s, sums, counts):
-    """Brown clustering kernel: add to sums[j] what common neighbours of classes s and j on one side contribute to D_sj.
+    """Brown clustering kernel: add to sums[j] what common neighbours of classes s and j contribute to D_sj.
 
-    D_sj is the amount by which common neighbours reduce the loss of a merge of s and j. counts[k] gets the bigram count
-    of s and each neighbour k on this side."""
+    D_sj is the amount by which common neighbours reduce the loss of a merge of s and j. Neighbours are the classes that
+    follow (`side` is w.after) or precede (w.before). counts[k] gets the bigram count of s and each neighbour k."""
     for p in range(side.lengths[s]):
         k, n = side.slots[s, p], side.counts[s, p]
         counts[k] = n
@@ -282,7 +282,9 @@ def include(w, s, word, totals, slot_of, after, before):
 
 @njit(**PLAIN)
 def _count_neighbours(w, side, back, direction, s, word, slot_of, neighbours):
-    """Brown clustering kernel: list the classes next to a new word on one side, with bigram counts by class."""
+    """Brown clustering kernel: list the classes that follow or precede a new word, with bigram counts by class.
+
+    `side` is w.after for the classes that follow, and w.before for those that precede."""
     offsets, words, counts = neighbours
     side.lengths[s] = 0
     total = w.scratch[0]
@@ -331,9 +333,10 @@ def merge(w, a, b):
 
 @njit(**PLAIN)
 def _join_contexts(w, side, a, b):
-    """Brown clustering kernel: update D_ij for all neighbours i and j of the merged classes a and b on one side.
+    """Brown clustering kernel: update D_ij for all classes i and j that follow (or precede) the merged classes a and b.
 
-    D_ij is the amount by which common neighbours reduce the loss of a merge of classes i and j."""
+    D_ij is the amount by which common neighbours reduce the loss of a merge of classes i and j. `side` is w.after for
+    classes that follow a and b, and w.before for classes that precede them."""
     bound = side.lengths[a] + side.lengths[b]
     slots, of_a, of_b = np.empty(bound, np.int64), np.zeros(bound, np.int64), np.zeros(bound, np.int64)
     position, number = w.scratch[0], 0  # position[k] is 1 + the index of class k in `slots`, or 0
@@ -365,7 +368,9 @@ def _join_contexts(w, side, a, b):
 
 @njit(**PLAIN)
 def _join_lists(w, side, back, a, b):
-    """Brown clustering kernel: add the neighbours of class b on one side to the neighbours of class a, for a merge."""
+    """Brown clustering kernel: add the neighbours of class b to the neighbours of class a, for a merge.
+
+    Neighbours are the classes that follow (`side` is w.after) or precede (`side` is w.before)."""
     position = w.scratch[0]  # position[k] is 1 + the index of class k in the list of class a, or 0
     for p in range(side.lengths[a]):
         position[side.slots[a, p]] = p + 1
@@ -429,7 +434,7 @@ def cluster(totals, after, before, classes, xlogx, log):
 
 @njit(**PLAIN)
 def _neighbours(w, s):
-    """Brown clustering kernel: the number of neighbours of class s, on both sides together."""
+    """Brown clustering kernel: the number of neighbours of class s: classes after it, plus classes before it."""
     return w.after.lengths[s] + w.before.lengths[s]
 
 

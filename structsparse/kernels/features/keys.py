@@ -25,9 +25,9 @@ _FEW = 4  # up to this number of sorted keys with equal high bits, the search ha
 def fold(seed, attributes, shifts, hashes, starts, lengths, keys):
     """Token feature keys kernel: the keys [tokens] of one template, combined from a seed and hashes of attributes.
 
-    The template uses the attributes `attributes`, each of the token at the distance given in `shifts`. Row a of
-    `hashes` has the hash of attribute a at all places. A place is the index of a token or a sentence boundary. Sentence
-    s begins at place starts[s] and has lengths[s] tokens."""
+    A place is the index of a token or a sentence boundary. For the token at place p, the template uses attribute
+    attributes[a] at place p + shifts[a], for each index a. hashes[i] has the hashes of attribute i at all places.
+    Sentence s begins at place starts[s] and has lengths[s] tokens."""
     done = 0
     for s in range(len(starts)):
         sentence = keys[done : done + lengths[s]]
@@ -50,10 +50,9 @@ def find(patterns, hashes, starts, lengths, index, ids):
 
     - `patterns` has four arrays: the seed of each template, where its atoms begin, and the attribute and the shift of
       each atom.
-    - `index` has seven arrays: where the features of each template begin, the keys and the rows of all features, the
-      number of key bits that address the directory of each template, where its directory begins, all directories, and
-      the key mask of each template. `directory` makes a directory.
-    """
+    - `index` has seven arrays. Three describe the features: where those of each template begin, the keys (sorted within
+      a template), and the table rows. Three describe the tables made by `directory`, one per template: the number of
+      key bits, where the table begins, and all tables. The last array has the key mask of each template."""
     seeds, bounds, attributes, shifts = patterns
     offsets, index_keys, rows, bits, begins, directories, masks = index
     count, size = len(seeds), len(ids)
@@ -68,7 +67,7 @@ def find(patterns, hashes, starts, lengths, index, ids):
         write_block(block[: last - first], first, ids)
 
 
-# --- the index of features: sorted keys, rows and a directory
+# --- the index of features: select and number the features of a template, and find the row of a key
 
 
 @njit(**PLAIN)
@@ -117,9 +116,9 @@ def _rank(keys, distinct, most, first_row, rows):
 
 @njit(**PLAIN)
 def _directory_bits(size):
-    """Feature keys kernel: the number of high key bits by which a directory finds the place of a key among `size` keys.
+    """Feature keys kernel: the number of high key bits by which `directory` divides `size` sorted keys.
 
-    With this number of bits, at most one key on average has the same high bits."""
+    The number of different high bits, 2^bits, is then larger than the number of keys."""
     bits = 1
     while size >> bits:
         bits += 1
@@ -128,7 +127,7 @@ def _directory_bits(size):
 
 @njit(**PLAIN)
 def directory(keys, bits):
-    """Feature keys kernel: the directory of sorted feature keys: where the keys with given high bits begin.
+    """Feature keys kernel: a table that gives, for each value of the high bits, where the sorted keys with it begin.
 
     The result `places` has the shape [2^bits + 1]. The keys with the high bits b are
     keys[places[b] : places[b + 1]]."""
@@ -150,7 +149,8 @@ def _position(key, index_keys, places, shift):
         while place < end and index_keys[place] < key:
             place += 1
     else:  # no branches, because a mispredicted branch would cost more
-        place = min(place, latest)  # keys before `place` are smaller, and keys from `end` on are larger
+        # the four keys read must lie in the index; all keys before the old `place` are smaller than `key`
+        place = min(place, latest)
         smaller = (index_keys[place] < key) + (index_keys[place + 1] < key)
         place += smaller + (index_keys[place + 2] < key) + (index_keys[place + 3] < key)
     return place if place < end and index_keys[place] == key else -1
@@ -172,9 +172,9 @@ def look_up(keys, index_keys, rows, places, bits, mask, result):
 
 @njit(**PLAIN)
 def write_block(block, first, ids):
-    """Feature keys kernel: write the rows of a block of templates to columns of ids [tokens, templates].
+    """Feature keys kernel: copy the features of some consecutive templates to columns of ids [tokens, templates].
 
-    `block` has one row per template of the block, and one column per token. The columns of `ids` begin at `first`."""
+    `block` [some templates, tokens] holds feature ids. Its first template is column `first` of `ids`."""
     for t in range(len(ids)):
         row = ids[t]
         for k in range(len(block)):

@@ -2,7 +2,8 @@
 
 - A text is an array `codes` of word codes. The code V is the start of a sentence.
 - A target is a position whose word is predicted from the words before it.
-- A node of the trie is a context. An entry is a pair of a context and a next word.
+- A node of the trie is a context. In a collapsed trie, a node may stand for several contexts with the same targets.
+- An entry is a pair of a context and a next word.
 
 The trie is built level by level. At level k, a group is the set of targets that share the last k - 1 words before them.
 It is split into classes, which share the last k words. Each class becomes a node of the trie, or is merged into the
@@ -87,9 +88,10 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
     - V is the code of a sentence start. Contexts have fewer than `order` words.
     - `slots` and `places` are those of `split_groups`, and `owner` is the group of each class.
     - sizes and node_of [groups] are the number of targets and the trie node of each group.
-    - `parts` are five arrays with one element per new node: parent, word code, number of words of the longest context,
-      number of contexts, number of targets.
-    - If `collapse` is true, a class with all targets of its group makes no node, but joins the node of the group.
+    - If `collapse` is true, a node may stand for several contexts with the same targets. A class with all targets of
+      its group then makes no node, but joins the node of the group.
+    - `parts` are five arrays with one element per new node: parent, word code, number of words of the longest context
+      that the node stands for, number of these contexts, number of targets.
     - made [classes] gets the index of the new node, from 0, or NONE.
     - grows [classes] gets whether the contexts of the class may get longer."""
     above, word, depth, chain, count = parts
@@ -102,7 +104,7 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
             continue
         longest = k
         while collapse and members == 1 and longest < order - 1 and codes[p - longest] != V:
-            longest += 1  # all longer contexts of a single target form one node
+            longest += 1  # the class has one target; the node stands for all longer contexts of this target as well
         made[c] = new
         above[new], word[new], count[new] = node_of[g], codes[p - k], members
         depth[new], chain[new] = longest, 1 + longest - k
@@ -112,9 +114,10 @@ def make_nodes(codes, V, k, order, collapse, slots, places, owner, sizes, node_o
 
 @njit(**PLAIN)
 def regroup(group, number):
-    """Suffix trie kernel: replace the class of each text position in `group` by its group in the next level.
+    """Suffix trie kernel: turn classes of targets into the groups of the next level of the trie.
 
-    number [classes] is the new group of each class, or NONE if its contexts do not get longer."""
+    group [positions] holds the class of each text position, or NONE. Each class c is replaced by number[c], the index
+    of the new group. number[c] is NONE if the contexts of the class do not get longer."""
     for p in range(len(group)):
         if group[p] != NONE:
             group[p] = number[group[p]]

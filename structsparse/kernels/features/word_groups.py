@@ -1,4 +1,4 @@
-"""Kernels for word groups, by the million: the distinct words of each group, and groups with the same words."""
+"""Kernels for many word groups: the distinct words of each group, and groups with the same words."""
 
 import numpy as np
 from numba import njit

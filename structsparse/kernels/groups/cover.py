@@ -36,7 +36,7 @@ def colours(members, offsets, order, multiplicity):
     colour = np.empty(offsets.size - 1, np.int64)
     start = np.zeros(multiplicity.size + 1, np.int64)
     start[1:] = np.cumsum(multiplicity)
-    # `met` lists, for each atom, the colours of those of its groups that have a colour; `filled` counts them
+    # `met` lists, for each atom, the colours that groups with this atom have got so far; `filled` counts them
     met, filled = np.empty(start[-1], np.int64), np.zeros(multiplicity.size, np.int64)
     taken = np.full(offsets.size, -1, np.int64)
     for g in order:

@@ -28,7 +28,7 @@ def level_order(parents):
 
     parents [nodes] is the parent of each node, or -1 for a root. Nodes in cycles, or below them, are left out."""
     nodes = parents.size
-    # first[i] is where the children of node i - 1 begin in `children`; first[0] is for the roots
+    # before the loop that fills `children`, the children of node p begin there at first[p + 1], the roots at first[0]
     first = np.zeros(nodes + 2, np.int64)
     for i in range(nodes):
         first[parents[i] + 2] += 1
@@ -37,7 +37,7 @@ def level_order(parents):
     children = np.empty(nodes, np.int32)
     for i in range(nodes):
         children[first[parents[i] + 1]] = i
-        first[parents[i] + 1] += 1  # in the end, the children of node p are those from first[p] to first[p + 1]
+        first[parents[i] + 1] += 1  # after the loop, first[p + 1] is one past the last child of node p
     order, above = np.empty(nodes, np.int32), np.empty(nodes, np.int32)
     end = first[0]
     for k in range(end):

@@ -16,10 +16,10 @@ from structsparse.kernels.prox.entries import _soft_metric, soft_threshold_metri
 TILE = 1 << 15  # intended number of entries in a tile; a tile and its step sizes fit the second-level CPU cache
 ALONE = 1 << 18  # up to this number of entries, one thread is faster than several
 PORTION = 1 << 11  # maximum number of entries of small blocks that are processed together, in the first-level cache
-BEHIND = 128  # number of entries behind a small block that vector instructions may read or overwrite in a buffer
+BEHIND = 128  # maximum number of entries past the end of a small block that vector instructions read or write
 LINE = 64  # number of bytes of a vector register
-# A float32 sum of squares above MOST is computed again in float64.
-# So is a sum below LEAST if the threshold is below FAINT.
+# A float32 sum of squares above MOST or below LEAST may be inexact, and is computed again in float64.
+# Exception: a sum below LEAST is kept if the threshold is at least FAINT, as the prox sets the block to zero anyway.
 LEAST, MOST, FAINT = 1e-30, 1e30, 1e-12
 RUN = 1 << 18  # intended number of entries in a tile of the prox with one common step
 LARGE = 1 << 21  # all threads share a block with more entries than this
@@ -177,7 +177,7 @@ def _shrink_tile(x, offsets, width, weight, threshold, cut):
     """
     bounds, first = offsets * width, 0
     squares, factors, spread = np.empty(PORTION), np.empty(PORTION, x.dtype), np.empty(PORTION + BEHIND, x.dtype)
-    # whether a block of average size fits in vectors.TWO vectors
+    # whether the average block is no larger than two vector registers
     two = bounds[-1] - bounds[0] <= weight.size * (vectors.TWO * LINE // x.itemsize)
     scratch = squares, factors, spread
     while first < weight.size:

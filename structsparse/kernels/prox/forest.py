@@ -184,7 +184,8 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
     Its ancestors may clip them at a lower height."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
-    # top and mass of one heap for each depth, which merges the subtrees that are done and wait for their parent
+    # One heap per depth holds the entries of finished subtrees whose parent is not finished: the top of each heap, and
+    # its mass, which is the sum of value / step over the entries in it.
     tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)
     slot = heap.size
     for k in range(depth.size - 1, -1, -1):

@@ -20,10 +20,10 @@ from numba import njit
 from structsparse.kernels.options import SERIAL
 from structsparse.kernels.prox.forest import _add_to_parents, _factors, _multiply_downwards
 
-EXACT = 1e-12  # Newton's method stops if the relative residual of each node is at most this
-FEW, FAINT = 12, 1e-15  # after FEW Newton iterations, a residual below FAINT * penalty counts as zero
+EXACT = 1e-12  # Newton's method stops if the absolute residual of each node is at most this
+FEW, FAINT = 12, 1e-15  # after FEW Newton iterations, a requested accuracy below FAINT is replaced by FAINT
 ROUNDS = 100  # maximum number of Newton iterations
-STALLED = 0.5  # if an iteration leaves more than this share of the worst residual, a fixed-point step follows
+STALLED = 0.5  # if an iteration leaves more than this share of the largest residual, a fixed-point step follows
 LEAST, MOST = -0.9, 9.0  # bounds on the relative change of 1 / tau (the norm of a node / its strength) in one iteration
 
 
@@ -31,8 +31,9 @@ LEAST, MOST = -0.9, 9.0  # bounds on the relative change of 1 / tau (the norm of
 def shrink_forest_metric(x, steps, units, starts, width, above, levels, weight, strength, accuracy, scratch):
     """Forest metric prox kernel: prox of norms of subtrees with a step per entry, by Newton's method.
 
-    The penalty is the sum of strength * weight * norm over the subtrees. Newton's method stops when the residual is at
-    most accuracy * penalty, or when each node has a residual of at most EXACT. `scratch` [8, nodes] is work memory.
+    The penalty of a node is strength * weight * norm of its subtree. The residual of a node is the relative error of
+    the equation tau * norm = strength * weight. Newton's method stops when all absolute residuals are at most EXACT, or
+    when their mean, weighted by the penalties of the nodes, is at most `accuracy`. `scratch` [8, nodes] is work memory.
     Returns the number of iterations."""
     memory = units, starts, width
     q, tau, squares, delta, pull, metric, stiffest, bound = scratch
@@ -96,7 +97,8 @@ def _begin(x, steps, memory, above, levels, reach, q, tau, squares, factor, plai
 def _up(x, steps, memory, above, reach, q, tau, squares, delta, pull, metric):
     """Forest metric prox kernel: upward pass of a Newton iteration: norms and elimination, from leaves to roots.
 
-    Returns the largest relative residual of a node, and the sum of all residuals as a share of the penalty."""
+    The residual of a node is the relative error of the equation tau * norm = strength * weight. Returns the largest
+    absolute residual, and the mean of the absolute residuals, weighted by strength * weight * norm."""
     weight, strength = reach
     units, starts, width = memory
     squares[:], delta[:], pull[:], metric[:] = 0.0, 0.0, 0.0, 0.0

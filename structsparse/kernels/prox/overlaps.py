@@ -151,9 +151,9 @@ def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
 
 @njit(**SERIAL)
 def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
-    """Overlaps prox kernel: mark in the mask `zero` the atoms of overlapping groups that are zero or small.
+    """Overlaps prox kernel: mark in the mask `zero` all atoms of each overlapping group that is zero or small.
 
-    `dead` marks the groups that are zero. A group is small if its sum of x^2 / steps is at most `small`."""
+    `dead` marks the zero groups. A group is small if its sum of x^2 / steps is at most `small`."""
     zero[:] = False
     for g in range(reach.size):
         if reach[g] > 0:

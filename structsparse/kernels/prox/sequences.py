@@ -65,7 +65,8 @@ def _smooth(x, steps, stride, strength, scratch):
             knots[0, end], knots[1, end], knots[2, end] = right, -fall, right_jump
             end += 1
             lowest[t], highest[t] = left, right
-    least, most = np.inf, -np.inf  # v is clipped to the range of x, so that rounding cannot move a zero
+    # The exact result lies in the range of x. Clipping to it keeps equal entries free of rounding errors.
+    least, most = np.inf, -np.inf
     for t in range(x.size):
         least, most = min(least, np.float64(x[t])), max(most, np.float64(x[t]))
     v = min(max(lowest[last], least), most)
@@ -79,9 +80,10 @@ def _smooth(x, steps, stride, strength, scratch):
 def _crossing(place, past, slope, side, first, end, knots):
     """Sequences prox kernel: the place where a piecewise linear derivative in total variation reaches a target.
 
-    The search starts at `place`, left of all knots (side 1) or right of all knots (side -1). There the derivative is
-    the target plus `past`, and has the slope `slope`. Returns the place, the slope there, the part of a jump beyond the
-    target, and the number of knots passed."""
+    The search starts at `place`, left of all knots (side 1) or right of all knots (side -1). At the start, `past` is
+    the derivative minus the target, and `slope` the slope of the derivative. Returns the place, the slope there, the
+    excess, and the number of knots passed. If the derivative jumps over the target, the excess is the distance from the
+    target to the value after the jump. Otherwise the excess is 0."""
     rise, passed = slope, 0
     while first + passed < end:
         knot = first + passed if side > 0 else end - 1 - passed

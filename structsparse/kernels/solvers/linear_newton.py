@@ -28,9 +28,11 @@ from structsparse.kernels.solvers.linear_problem import (
     total_loss,
 )
 
-PASSES, SLACK = 20, 0.1  # maximum passes per Newton round; they end at a decrease below SLACK * largest decrease
+# A Newton round has at most PASSES passes. It ends earlier after a pass that lowers the second-order model by at most
+# SLACK times the largest decrease of a pass of this round.
+PASSES, SLACK = 20, 0.1
 DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # as PASSES and SLACK, but for passes over the dense Hessian
-DENSE = 16  # time for one matrix entry in a sparse pass, in multiplications of a dense pass
+DENSE = 16  # a design matrix entry in a sparse pass takes as long as this number of Hessian entries in a dense pass
 MEMORY = 5  # number of successive moves of the weights that Anderson extrapolation combines
 HALVINGS = 30  # maximum number of halvings of the step length in a line search
 FLOOR = 1e-14  # least curvature as a share of the largest; smaller curvatures are raised to it
@@ -308,7 +310,7 @@ def _descend_dense(problem, living, w, pull, curvature, bound, buffer):
         points[stored], slopes[stored] = w[features], slope
         stored = (stored + 1) % (MEMORY + 1)
         mix = anderson(points) if stored == 0 else np.empty(0)
-        if mix.size > 0:  # gradients are affine in the weights: the same coefficients combine them
+        if mix.size > 0:  # gradients are affine in the weights, and combine by the same `mix`
             point, its_slope = mix @ points[1:], mix @ slopes[1:]
             value = (w[features] - start) @ (first_slope + slope) / 2 + _norms_at(problem, living, w[features])
             if (point - start) @ (first_slope + its_slope) / 2 + _norms_at(problem, living, point) < value:

@@ -189,7 +189,8 @@ def _larger(x, y):
 def _best(emissions, labels, scratch, path):
     """Online chain kernel: fill `path` [tokens] with the best labels of a sentence (Viterbi).
 
-    Among equal scores the lowest label wins. Ties are broken from the last token to the first."""
+    Among sequences with equal scores, the one with the lowest last label wins. If the last labels are equal, the labels
+    before them decide, and so on."""
     count, width, arrivals = len(labels.start), emissions.shape[1], scratch.arrivals
     scores, transitions = scratch.scores[: len(path)], scratch.transitions
     for i in range(count):

@@ -28,19 +28,18 @@ _ONE = np.uint64(1)
 
 
 class TemplateAtoms(NamedTuple):
-    """Online tree kernel by hashed keys: the atoms of all tokens, and how templates combine atoms.
+    """Online tree kernel by hashed keys: hashes of token attributes (atoms), and how templates combine them.
 
-    An atom is the hash of one attribute of a token. The key of a feature sums atoms and other hashes, and mixes the
-    bits of the sum. A place is the index of a token or root in the corpus. A base is a template without the direction
-    and the distance of the arc."""
+    The key of a feature sums such hashes and others, and mixes the bits of the sum. A base is a template without the
+    direction and the distance of the arc. The root of each sentence is a token before its words."""
 
-    starts: np.ndarray  # int64 [sentences + 1]: the place of the root of each sentence; its words follow
-    values: np.ndarray  # uint64 [attributes, places]: hash of each attribute of each token or root
-    parts: np.ndarray  # uint64 [places]: the part of speech, as the one bit that is set; empty if no template needs it
+    starts: np.ndarray  # int64 [sentences + 1]: the token index of the root of each sentence; its words follow
+    values: np.ndarray  # uint64 [attributes, tokens]: hash of each attribute of each token
+    parts: np.ndarray  # uint64 [tokens]: the part of speech, as the one bit that is set; empty if no template needs it
     classes: np.ndarray  # int64, as long as `parts`: bits that mark verbs, punctuation and conjunctions
     salts: np.ndarray  # uint64 [KINDS]: hash salt for each way to summarise the words between head and modifier
-    atoms: np.ndarray  # int64: attributes (rows of `values`) that each base uses, base after base
-    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms`: first head atom, first modifier atom, end
+    atoms: np.ndarray  # int64: for one base after the other, the indices of the attributes that it uses
+    bounds: np.ndarray  # int64 [bases, 3]: offsets into `atoms`: first head attribute, first modifier attribute, end
     gaps: np.ndarray  # int64 [bases]: which summary of words between head and modifier a base uses; KINDS for none
     bases: np.ndarray  # int64 [templates]: index of the base (template without direction and distance) of each template
     places: np.ndarray  # uint64 [2 * BINS, templates]: hash to add for each pair of arc direction and distance bin

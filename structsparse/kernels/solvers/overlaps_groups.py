@@ -126,7 +126,9 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
 
         min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g
 
-    by block coordinate descent over the groups. The first value of xi_gj is factors[g] * guess[j].
+    by block coordinate descent over the groups. The descent starts at xi_gj = factors[g] * guess[j].
+    Here guess[j] is the norm of row j of earlier weights, and factors[g] is reach_g / norm of group g at these weights.
+    Zeros in both arrays are allowed.
 
     - `sizes` becomes the vector of residuals.
     - The descent ends when no residual exceeds the tolerance, when a round changes no xi_gj by more than the tolerance,

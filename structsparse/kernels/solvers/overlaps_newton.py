@@ -129,9 +129,10 @@ def polish(
 ):
     """Overlaps Newton kernel: one Newton step on the nonzero weights in `rows`, without changes of sign.
 
-    - `squares` [rows] is the ridge strength.
+    - `squares` [rows] is the strength of the ridge penalty.
     - `norms` [groups] holds the norm of the weights in each group, smoothed by `eps`.
-    - `ridge` [rows] is `squares` plus the sum of group strength / group norm over the groups of each row.
+    - `ridge` [rows] is the factor of each row of W in the gradient of the ridge penalty and the group norms. It is
+      `squares` plus the sum of group strength / group norm over the groups of each row.
     - G [rows, outputs] is the gradient of the loss in the weights W.
     - `accuracy` is the residual at which conjugate gradients end, as a share of the first residual.
 

@@ -252,9 +252,14 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
 def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, pull, mean):
     """Overlaps problem kernel: minimise model plus penalty over one weight; returns the change of the weight.
 
-    The model is the second-order model of the loss. `ahead` [items] is the change of the scores of the weight's output
-    so far. For softmax, `bend` holds the probabilities of this output, and `mean` the mean score change over all
-    outputs. For other losses, `pull` is bend * ahead. Updates `ahead`, and `mean` or `pull`."""
+    The model is the second-order model of the loss. A weight belongs to one output. `ahead` [items] holds the score
+    changes of this output by earlier weight changes.
+
+    - For softmax, `bend` holds the probabilities of this output, and `mean` the mean score change over all outputs.
+    - For other losses, `bend` is the second derivative of the loss in the scores. The array `pull` = bend * ahead is
+      the change of the first derivative.
+
+    Updates `ahead`, and `mean` or `pull`."""
     first, last = data.starts[j], data.starts[j + 1]
     if data.kind == SOFTMAX:
         total = _coupled_dot(data.values, data.items, first, last, bend, ahead, mean)

@@ -122,7 +122,7 @@ def _bound(row, place, barred):
 
 @njit(**PLAIN)
 def _add_to_pool(tree, total, place, barred, count, needed, pool):
-    """Best-trees kernel: add a tree to the pool of candidates for the k best trees; returns the pool's tree count.
+    """Best-trees kernel: add a tree to the pool of candidates for the k best trees; returns the new pool size.
 
     If the pool already holds `needed` trees, it drops the worst tree."""
     trees, totals, places, bars = pool
@@ -137,10 +137,10 @@ def _add_to_pool(tree, total, place, barred, count, needed, pool):
 
 @njit(**PLAIN)
 def _partition(scores, bounds, first, parent, barred, count, needed, projective, single, rooms, pool):
-    """Best-trees kernel: divide the set of trees with best tree `parent`; returns the pool's tree count.
+    """Best-trees kernel: divide a set of trees into smaller sets (Lawler), and add the best tree of each to the pool.
 
-    The smaller sets are those of Lawler's method. All trees of the given set have the heads of `parent` for the tokens
-    before `first`. The best tree of each smaller set is added to the pool."""
+    The best tree of the given set is `parent`. All trees of this set have the heads of `parent` for the tokens before
+    `first`. Returns the new number of trees in the pool; the old number is `count`."""
     work, crossing, nested = rooms
     tree, fixed = np.empty(len(parent), np.int64), _tree_score(scores, parent[:first])
     for place in range(first, len(parent)):

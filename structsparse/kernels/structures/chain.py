@@ -52,7 +52,7 @@ def _exponentials(scores):
             peak, lowest = max(peak, score), min(lowest, score)
     out = np.empty(flat.size)
     for k in range(flat.size):
-        # `tame` becomes False for NaN, for plus infinity, and if no score is allowed
+        # `tame` (allowed scores within REACH) becomes False for NaN, for plus infinity, and if no score is allowed
         tame &= peak > -np.inf and (flat[k] == -np.inf or flat[k] - lowest <= REACH)
         out[k] = math.exp(flat[k] - peak)
     return out.reshape(scores.shape), peak, tame
@@ -208,7 +208,8 @@ def _backward(emissions, tables, weight, alphas, lifted, nodes, edges):
     """Chain kernel: scaled backward recursion over one sentence, for expected counts times `weight`.
 
     Fills nodes [time, labels] with the expected counts of labels, and edges [width, width] with those of transitions.
-    `alphas` comes from `_forward`, and `lifted` is work memory. Returns False if a sum is not above FLOOR."""
+    `alphas` (forward probabilities) comes from `_forward`, and `lifted` is work memory. Returns False if, at some
+    token, the sum of forward times backward probability over the labels is not above FLOOR."""
     step, last = tables[0], tables[3]
     _lift(emissions, lifted)
     beta = last.copy()
@@ -377,7 +378,8 @@ def backward(emissions, lengths, transitions, start, end, alphas, in_logs, weigh
 def _best(emissions, transitions, start, end, scores, arrivals, origins, path):
     """Chain kernel: Viterbi search on one sentence; fills path [time] with the best labels.
 
-    Among equal scores the lowest label wins. Ties are broken from the last token to the first."""
+    Among sequences with equal scores, the one with the lowest last label wins. If the last labels are equal, the labels
+    before them decide, and so on."""
     for j in range(len(end)):
         scores[j] = start[j] + emissions[0, j]
     for t in range(1, len(emissions)):

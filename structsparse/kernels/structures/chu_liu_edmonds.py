@@ -31,7 +31,7 @@ class Contractions(NamedTuple):
     A node is a token, the root, or a contracted cycle. A place is an index in the score matrix; a cycle has the place
     of one of its nodes. A name is a unique number of a node."""
 
-    ranks: np.ndarray  # [n + 1, n + 1]: rank of the best arc between two nodes: 1 from a single root, otherwise 0
+    ranks: np.ndarray  # [n + 1, n + 1]: rank of the best arc between two nodes: 1 if it leaves a single root, else 0
     arcs: np.ndarray  # [n + 1, n + 1]: best arc between two nodes, coded as modifier * (n + 1) + head
     state: np.ndarray  # [n + 1]: state of the node at each place, such as FRESH or LINKED
     path: np.ndarray  # [n + 1]: places of the nodes on the path that is being grown

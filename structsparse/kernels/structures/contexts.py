@@ -218,7 +218,7 @@ def _gather(begin, end, above, node_ends, masses):
         wild += 0 if mass >= WORTH * most else 1
         masses[n, 0], masses[n, 1] = mass, mass if mass > most else most
         count = node_ends[n]
-        if count <= 1.0:  # one logarithm is taken for a product of many masses
+        if count <= 1.0:  # masses with count 1 are multiplied, and one logarithm is taken of the product
             product *= mass if count == 1.0 else 1.0
             if product > FULL or product < 1 / FULL:
                 total += math.log(product)
@@ -286,9 +286,9 @@ def _climb(begin, end, above, shares, place):
 def _spread(a, b, words, node, above, exps, shares, slopes, root, first):
     """Contexts kernel: add the slopes of the entries a to b - 1 to the slopes of the entries above them.
 
-    The slope of an entry is the part of its gradient that comes from longer contexts. `shares` comes from `_climb`. In
-    the array `slopes`, the words after the empty context begin at index `root`. Any other entry e is at index first +
-    e."""
+    The slope of an entry is the part of its gradient that comes from longer contexts. `shares` comes from `_climb`. The
+    first `words` entries belong to the empty context, which all parts of the tree share. Each part therefore has a copy
+    of their slopes, which begins at slopes[root]. The slope of any other entry e is at slopes[first + e]."""
     for e in range(b - 1, a - 1, -1):
         q = above[e]
         slopes[q + (root if q < words else first)] += slopes[first + e] + shares[node[e]] * (exps[e] - exps[q])

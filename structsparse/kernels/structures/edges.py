@@ -160,7 +160,8 @@ def backward(begins, lengths, weights, step_list, shares, last, nodes, taken, st
 def _best(emissions, edges, shared, step_list, path):
     """Edges kernel: Viterbi over the listed label pairs of one chain; fills path [time] with the best labels.
 
-    Among equal scores the lowest label wins. Ties are broken from the last token to the first."""
+    Among sequences with equal scores, the one with the lowest last label wins. If the last labels are equal, the labels
+    before them decide, and so on."""
     transitions, start, end = shared
     sources, _, arrivals = step_list
     labels = len(start)

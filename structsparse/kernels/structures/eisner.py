@@ -11,9 +11,9 @@ from position i to position j are
 
 With a single root, the root has only one arc, and gap[0, j] has only the term with k = 0.
 
-Sums are in float64. For each token, the weights of the heads are divided by the largest weight. If the total weight of
-a sentence of n tokens is below FLOOR * 7^n, it could be inexact. The result is then NaN, and the caller computes the
-sentence again in log-space.
+Sums are in float64. For each token, the weights of the heads are divided by the largest weight. Weights of trees may
+then underflow. A sentence of n tokens has fewer than 7^n trees. If their total weight is at least FLOOR * 7^n, the lost
+weights do not matter. Otherwise the result is NaN, and the caller computes the sentence again in log-space.
 """
 
 import math
@@ -178,7 +178,9 @@ def best(scores, single, heads, space):
 def _first(highest, xs, i, ys, j, low, shift):
     """Eisner kernel: the split point of a span in the best projective tree.
 
-    `highest` is the score of the span. Returns the first k >= low with xs[i, k] + ys[k + shift, j] = highest."""
+    The span from i to j has the score `highest`. The charts `xs` and `ys` hold the scores of its left and right parts.
+    The left part ends at k, and the right part begins at k + shift. Returns the first k >= low with xs[i, k] +
+    ys[k + shift, j] = highest."""
     k = low
     while xs[i, k] + ys[k + shift, j] != highest:
         k += 1

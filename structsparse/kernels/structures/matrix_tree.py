@@ -32,9 +32,9 @@ TRACE, FLOOR, REACH = 1e-300, 1e-280, 690.0  # limits: smallest product, smalles
 class Elimination(NamedTuple):
     """Work memory of the matrix-tree kernel for the elimination of n tokens.
 
-    In the shapes, `depth` indexes how often the set of tokens has been halved."""
+    tables[d] and exits[d] are for a set of tokens that has been halved d times, with d < depth."""
 
-    tables: np.ndarray  # [depth, n, n]: weights of the heads of each token, without the root; input at depth 0
+    tables: np.ndarray  # [depth, n, n]: weights of the heads of each token, without the root; input at index 0
     exits: np.ndarray  # [depth, n]: weight of the root as head of each token
     steps: np.ndarray  # [n, n]: for each eliminated token in turn, the shares of its heads
     outs: np.ndarray  # [n]: for each eliminated token in turn, the share of the root as its head
@@ -47,10 +47,10 @@ class Elimination(NamedTuple):
 def load(scores, single, table, exits):
     """Matrix-tree kernel: turn the arc scores of a sentence into weights of the heads of each token.
 
-    table [n, n] gets the weights of tokens as heads, and exits [n] the weights of the root as head. The weights of each
-    token's heads are divided by the largest. With a single root, this largest weight does not include the root, and the
-    weights of the root are divided once more by the largest of them. Returns the logarithm of the product of the
-    divisors, or NaN if scores are more than REACH apart."""
+    table [n, n] gets the weights of tokens as heads, and exits [n] the weights of the root as head. For each token, the
+    weights of all heads are divided by the largest of them. With a single root, the divisor is the largest weight of a
+    head other than the root. All elements of `exits` are then divided by the largest element of `exits`. Returns the
+    logarithm of the product of all divisors, or NaN if scores are more than REACH apart."""
     n = len(exits)
     scale, tame, top = 0.0, True, -np.inf
     for m in range(n):
@@ -77,7 +77,7 @@ def _remove(e, low, high, table, exits, step, opened):
 
     Fills step[low:high] with the shares of the other tokens as heads of e. Returns the pivot, and the share of the root
     as head of e. A pivot of 0 means that no tree exists, and NaN that a product could underflow. `opened` tells whether
-    a single root is required and its only modifier has not been eliminated yet."""
+    a single root is required and the only child of the root has not been eliminated yet."""
     total = 0.0 if opened else exits[e]
     for h in range(low, high):
         total += table[e, h]
@@ -85,7 +85,7 @@ def _remove(e, low, high, table, exits, step, opened):
         if not opened or exits[e] == 0.0:
             return 0.0, 0.0
         total = exits[e]
-        exits[low:high] = 0.0  # a single root is required: e takes it, and no other token may
+        exits[low:high] = 0.0  # e is the only child of a single root; no other token can be its child
     out = exits[e] / total
     least, thinnest = out if out > 0.0 else np.inf, np.inf
     for h in range(low, high):
@@ -107,7 +107,7 @@ def _remove(e, low, high, table, exits, step, opened):
 def _expect(k, done, closer, memory, row):
     """Matrix-tree kernel: fill the array `row` with the head marginals of token k, after eliminating all other tokens.
 
-    `done` is the count of eliminated tokens. `closer` is the index of the step that eliminated the only token below a
+    `done` is the count of eliminated tokens. `closer` is the index of the step that eliminated the only child of a
     single root, or -1 for none. Returns False if the sum of the unnormalised marginals is out of range."""
     reach = memory.reach
     reach[k] = 0.0
@@ -132,7 +132,7 @@ def _halve(low, high, second, depth, done, closer, single, memory):
     """Matrix-tree kernel: eliminate one half of the tokens low to high - 1: the second half if `second` is set.
 
     Returns the logarithm of the product of the pivots, and the updated value of `closer`. `closer` is the index of the
-    step that eliminated the only token below a single root, or -1 for none."""
+    step that eliminated the only child of a single root, or -1 for none."""
     table, exits = memory.tables[depth + 1], memory.exits[depth + 1]
     table[low:high, low:high] = memory.tables[depth, low:high, low:high]
     exits[low:high] = memory.exits[depth, low:high]

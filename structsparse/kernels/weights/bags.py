@@ -149,7 +149,7 @@ _fetch_entry_to_write = prefetcher(writing=1)
 fetch_row, fetch_row_to_write = _row_fetcher(prefetcher(writing=0)), _row_fetcher(_fetch_entry_to_write)
 _copy_row = on_rows(lambda build, to, row: [row])
 add_row = on_rows(lambda build, to, row: [build.fadd(to, row)])
-# The two rows are added one after the other, so that a row of zeros changes no bit of the sum.
+# `row` and `other` are added to `to` one after the other. A row of zeros then changes no bit of the sum.
 _add_two_rows = on_rows(lambda build, to, row, other: [build.fadd(build.fadd(to, row), other)])
 subtract_row = on_rows(lambda build, to, row, rate: [build.fsub(to, build.fmul(rate, row))])
 _adagrad_row = on_rows(_adagrad)

@@ -1,10 +1,10 @@
 """Kernels of sparse weight tables with one weight per observed (feature, label) pair: pairs, sums, gradients.
 
-- A row is a feature. The pairs of row r are those from offsets[r] to offsets[r + 1] - 1. labels [pairs] holds the label
-  of each pair.
+- A row is a feature. The pairs of a row are consecutive. labels [pairs] holds the label of each pair.
 - A living row has a nonzero weight.
 - The bag of a token holds the rows of its features. An occurrence is one row in one bag.
-- The bags of all tokens are in the array `ids`. `offsets` [tokens + 1] tells where each bag begins.
+- In functions that have an array `ids`, it holds the bags of all tokens. The bag of token t is ids[offsets[t] :
+  offsets[t + 1]].
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def spell(seen, labels):
 def by_row(ids, offsets, counts, starts, tokens):
     """Observed pairs kernel: list the tokens whose bag contains each row, that is, invert the bags.
 
-    The tokens of a row are tokens[starts[row] : starts[row + 1]], ascending. counts [rows] is the number of tokens of
-    each row. Rows with a count of 0 are skipped, even if bags contain them."""
+    The tokens of a row are tokens[starts[row] : starts[row + 1]], ascending. counts [rows] is the number of tokens
+    whose bag contains each row, or 0 for rows to leave out."""
     starts[0] = 0
     for row in range(len(counts)):
         starts[row + 1] = starts[row] + counts[row]
@@ -86,7 +86,8 @@ def by_row(ids, offsets, counts, starts, tokens):
 def number_living(values, offsets, numbers):
     """Observed pairs kernel: number the living rows, which have a nonzero weight; returns their count.
 
-    numbers [rows] gets 1, 2, ... for living rows, and 0 for other rows. values [pairs] are the weights."""
+    numbers [rows] gets 1, 2, ... for living rows, and 0 for other rows. values [pairs] are the weights. offsets [rows +
+    1] tells where the pairs of each row begin."""
     living = 0
     for row in range(len(numbers)):
         lives = False
@@ -101,8 +102,8 @@ def number_living(values, offsets, numbers):
 def lay_out(values, offsets, labels, numbers, table):
     """Observed pairs kernel: copy the weights of the living rows to a dense table [living + 1, labels].
 
-    The table must be zero. values [pairs] are the weights. numbers [rows] is the index of each row in the dense table,
-    or 0 for none."""
+    The table must be zero. values [pairs] are the weights. offsets [rows + 1] tells where the pairs of each row begin.
+    numbers [rows] is the index of each row in the dense table, or 0 for none."""
     for row in range(len(numbers)):
         if numbers[row]:
             for place in range(offsets[row], offsets[row + 1]):
@@ -144,8 +145,9 @@ def gradient_of_tokens(ids, offsets, residuals, pair_offsets, labels, gradient):
 def gradient_of_frequent(ids, offsets, rows, residuals, pair_offsets, labels, gradient):
     """Observed pairs kernel: gradient of the loss with respect to pair weights of frequent rows.
 
-    Residuals are added token after token. The sums of the frequent rows fit the CPU cache. The frequent rows of a token
-    are ids[offsets[token] : offsets[token + 1]], as indices into `rows`."""
+    `rows` lists the frequent rows, which occur in many bags. The bags contain only frequent rows, each as an index into
+    `rows`: the bag of token t is ids[offsets[t] : offsets[t + 1]]. pair_offsets[r] is the index of the first pair of
+    row r. Residuals are added token after token. The sums of the frequent rows fit the CPU cache."""
     width = np.uint64(residuals.shape[1])
     table = np.zeros((len(rows), residuals.shape[1]), residuals.dtype)
     flat, sums = residuals.reshape(-1), table.reshape(-1)

@@ -5,8 +5,9 @@ Group g is a block of consecutive rows of a table W. Its weights are factors[g] 
 - The prox changes the factor and the squared norm of a group, squares[g], but not its rows.
 - doubt[g] is an upper bound of the rounding error of squares[g]. If it gets too large, the norm is computed from the
   rows.
-- The rows of group g that a step touches are listed in `touched` from index rows[g] on, and counts[g] counts them. When
-  the prox sets a group to zero, only these rows are set to zero. A list as long as the group stands for all its rows.
+- The rows of group g that a step touches are listed in `touched` from index rows[g] on, possibly with repetitions.
+  counts[g] is the length of the list, at most the number of rows in the group. When the prox sets a group to zero, only
+  listed rows are set to zero. If the list has its maximum length, it may be incomplete, and all rows are set to zero.
 - Each thread has whole groups. The result does not depend on the number of threads.
 """
 
@@ -34,12 +35,12 @@ PLAIN = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 def _scaled_sum(build, to, row, factor):
-    """Scaled weights kernel: emit LLVM code for to + factor * row."""
+    """Scaled weights kernel: emit LLVM code for the sum of the vectors `to` and factor * row."""
     return [build.fadd(to, build.fmul(factor, row))]
 
 
 def _two_scaled_sums(build, to, row, other, factor, next_factor):
-    """Scaled weights kernel: emit LLVM code for to + factor * row + next_factor * other."""
+    """Scaled weights kernel: emit LLVM code for the sum of `to`, factor * row and next_factor * other."""
     return [build.fadd(build.fadd(to, build.fmul(factor, row)), build.fmul(next_factor, other))]
 
 

@@ -31,15 +31,17 @@ FIRST = 3.0  # the initial smoothing eps is this number divided by the median no
 SOON = 1e-4  # the smoothing eps falls in every iteration until it reaches this share of the initial eps
 ROUNDING = 1e-13  # relative increase of the objective above which a guess of zero groups is wrong
 LOOK = 3  # number of iterations between two computations of the duality gap
-VAIN = 5  # number of computed duality gaps without progress after which the fixed smoothing eps falls again
+VAIN = 5  # while eps is kept fixed: number of computed duality gaps without progress after which eps falls again
 BLUR = 0.2  # the smoothing eps stays fixed while it causes at most this share of the duality gap
 # GUESS: duality gap at which zero groups are first guessed; FURTHER: divisor of this gap for each further guess
 GUESS, FURTHER = 1e-3, 10.0
 NEAR = 2.0  # largest norm, in multiples of the smoothing eps, of a group that is guessed to be zero
-# WAKINGS: maximum number of guesses of zero groups per final phase; WOKEN: factor on the norm limit of wrong guesses
+# WAKINGS: maximum number of guesses of zero groups per final phase; WOKEN: if a group was wrongly guessed to be zero,
+# factor on the largest norm at which this group is guessed to be zero again
 WAKINGS, WOKEN = 20, 1e-6
-FEW_ROUNDS = 10  # rounds of descent over the dual vectors of zero groups, if the required gap is already proved
-# SOME_ROUNDS: maximum number of rounds of descent over the dual vectors of zero groups, if a gap is required
+# maximum number of rounds of descent over the dual vectors of zero groups in the final phase. FEW_ROUNDS: the duality
+# gap is already at most the option `gap`; SOME_ROUNDS: it is not yet, and the option `gap` is positive
+FEW_ROUNDS = 10
 SOME_ROUNDS = 50
 PASSES = 5  # number of passes of coordinate descent in an iteration
 POLISHES = 60  # largest number of Newton steps in the final phase

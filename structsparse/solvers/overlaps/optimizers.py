@@ -220,8 +220,8 @@ class ADMM(DesignOptimizer):
 class StoppedEarly(ADMM):
     """Torch optimizer that stops ADMM for overlapping groups early, with the strength of the groups set to zero.
 
-    The iterations minimise the loss with lasso and squares, but stop before convergence. Weights of words in many
-    groups change less than weights of words in few groups."""
+    The iterations minimise the loss with lasso and squares, but stop before convergence. Each row of the weight
+    table has a copy in each of its groups, and each copy holds the row back. Rows in many groups change least."""
 
     def _penalty(self, table: Tensor) -> Penalty:
         """The penalty of the weight table for the early-stopped optimizer, with zero strength of the groups."""

@@ -141,9 +141,10 @@ class OverlapPoint:
                 break
 
     def step(self, rows: np.ndarray, ridge: np.ndarray, centre=None, passes: int = 5, slack: float = 0.03) -> float:
-        """Take a proximal Newton step on `rows` of the overlap problem; returns the violation of optimality before it.
+        """Take a proximal Newton step on `rows` of the overlap problem; returns the previous violation of optimality.
 
-        The step lowers loss + lasso + sum over all rows W_j of the weights of ridge_j * |W_j - centre_j|^2 / 2."""
+        The step lowers loss + lasso + sum over j of ridge_j * |W_j - centre_j|^2 / 2. W_j is row j of the weights,
+        ridge_j element j of `ridge`, and centre_j row j of `centre` (zero by default)."""
         problem = self.problem
         self.loss, worst = row_kernels.newton(
             problem.data, self.W, self.bias, self.F, self.slope, self.bend, self.G, problem.cut, ridge,
@@ -172,8 +173,9 @@ class OverlapPoint:
     ) -> Certificate:
         """The optimality certificate of this point of the overlap problem.
 
-        Dual vectors of zero groups are computed in at most `rounds` rounds of descent. The optional `held` defines
-        initial dual vectors, by a factor for each group and a norm for each row."""
+        Dual vectors of zero groups are computed in at most `rounds` rounds of descent. The optional `held` is a pair of
+        arrays, factors [groups] and sizes [rows], for a warm start. In row j, the dual vector of group g then starts
+        with the norm factors[g] * sizes[j]."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0
@@ -239,10 +241,11 @@ class OverlapPoint:
         return max(objective - dual, 0.0) / problem.unit if np.isfinite(dual) else np.inf
 
     def _excess_of_groups(self, total: np.ndarray) -> float:
-        """Overlap problem: the largest excess of any group in the gradient that the dual vectors do not balance.
+        """Overlap problem: the largest ratio of unbalanced gradient to penalty strength over all groups.
 
-        `total` [rows, outputs] holds this gradient. Each row is assigned to its group of the largest penalty strength.
-        The excess of a group is the norm of its assigned rows in `total`, divided by the penalty strength."""
+        `total` [rows, outputs] is the part of the gradient that the dual vectors do not balance. Each row is assigned
+        to its group of the largest penalty strength. The ratio of a group is the norm of its assigned rows in `total`,
+        divided by the penalty strength of the group."""
         sets, lengths = self.problem.sets, np.diff(self.problem.sets.starts)
         bearers = np.flatnonzero((lengths > 0) & total.any(1))
         rank = np.argsort(sets.reach[sets.groups], kind="stable")

@@ -4,8 +4,8 @@ A context is the sequence of words before a next word. Each stored pair of a con
 
 - The contexts form a trie, in which a context is the child of the context without its first word. For each context, the
   file stores its first word and the number of its children.
-- A next word is stored as its rank among the next words of the parent context. A word that never follows the parent
-  context is stored as a number above all ranks.
+- A next word is stored as its rank among the next words that are stored for the parent context. A word that is not
+  among them is stored as a number above all ranks.
 - A weight takes only one bit if it equals the weight of the same word after the nearest shorter context.
 - All arrays are compressed with zlib."""
 
@@ -81,9 +81,10 @@ def save(folder: Path, model: LanguageModel) -> int:
 def _ranks(trie: Trie) -> np.ndarray:
     """Language-model artifact: the rank of each entry's word among the next words of the parent context.
 
-    An entry is a pair of a context and a next word. The parent context is the context without its first word. A word
-    that never follows the parent context gets the number n + c instead of a rank. n is the number of next words of the
-    parent context, and c is the index of the word in the vocabulary. Entries of the empty context are left out."""
+    An entry is a pair of a context and a next word that has a weight. The parent context is the context without its
+    first word. A word without an entry at the parent context gets the number n + c instead of a rank. n is the number
+    of entries of the parent context, and c is the index of the word in the vocabulary. Entries of the empty context are
+    left out."""
     over = trie.entry_above[trie.words :]
     above = trie.above[trie.entry_node[trie.words :]]
     first, end = trie.starts[above], trie.starts[above + 1]
@@ -92,7 +93,7 @@ def _ranks(trie: Trie) -> np.ndarray:
 
 
 def _smallest(weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Language-model artifact: encode float32 weights as tensors, in the shorter of two codings."""
+    """Language-model artifact: encode float32 weights as tensors, with zlib or, if smaller, with `encode_table`."""
     plain, coded = {"weights": _deflated(weights)}, encode_table("weights", weights)
     sizes = [sum(array.nbytes for array in tensors.values()) for tensors in (plain, coded)]
     return coded if sizes[1] < sizes[0] and "weights" not in coded else plain

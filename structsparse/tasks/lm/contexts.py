@@ -61,7 +61,7 @@ class ContextTree:
     entry_count: np.ndarray  # int32 [entries], number of occurrences of each entry in training
     entry_ends: np.ndarray  # int32 [entries], number of targets for which this is the entry with the longest context
     node_levels: np.ndarray  # int64, shape [order + 1]: element k is the index of the first node with k words
-    entry_levels: np.ndarray  # int64, shape [order + 1]: element k is the index of the first entry after k words
+    entry_levels: np.ndarray  # int64, shape [order + 1]: element k is the first entry whose context has k words
     vocabulary: Vocabulary | None = field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -169,7 +169,7 @@ class ContextTree:
     def tops(self) -> np.ndarray:
         """Context tree of a text: the number of words in the shortest context of each node (int32 [nodes]).
 
-        In a trie, the contexts that `collapse` would merge into one node count as contexts of the same node."""
+        In a trie, the value is that of the collapsed node into which `collapse` would merge the node."""
         tops = self.depth + np.int32(1) - self.chain
         return tops if self.collapsed else kernels.tops(self.above, self.count, tops)
 
@@ -206,7 +206,7 @@ class ContextTree:
         all suffixes of this context. `count` and `entry_count` keep the values of the full tree. `ends` and
         `entry_ends` count only the given targets."""
         touched = self._paths(places.node)
-        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # element 0 becomes -1 below
+        parent = np.searchsorted(touched, self.above[touched]).astype(np.int32)  # root: 0, later set to -1
         begins = np.zeros(len(touched) + 1, np.int64)
         np.cumsum(self.starts[touched + 1] - self.starts[touched], out=begins[1:])
         rows = np.empty(begins[-1], np.int64)
@@ -266,7 +266,7 @@ class ContextTree:
 def _first_places(numbers: np.ndarray, count: int) -> np.ndarray:
     """Context tree of a text: the index where each value 0 .. count - 1 first occurs in `numbers` (int64 [count]).
 
-    In `numbers`, each value must first occur before all larger values."""
+    `numbers` must have all these values, and they must first occur in ascending order: 0 before 1, 1 before 2, ..."""
     running = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.diff(running, prepend=-1)) if count else np.empty(0, np.int64)
 
@@ -316,7 +316,7 @@ class _LevelBuilder(NamedTuple):
     order: int  # contexts have at most order - 1 words
     collapse: bool  # whether a context joins its parent context if both occur at the same positions
     by_code: np.ndarray  # int32 [positions], the positions of the text sorted by word code
-    group: np.ndarray  # int32 [positions], group of each target; targets after the same words share a group; -1: none
+    group: np.ndarray  # int32 [positions], group of each target (targets after the same words); -1: none, as at <s>
     entry: np.ndarray  # int32 [positions], index of each target's entry with the longest context so far
 
     def level(self, k: int, sizes: np.ndarray, node_of: np.ndarray, first_node: int, first_entry: int):
@@ -328,9 +328,9 @@ class _LevelBuilder(NamedTuple):
 
         Returns five arrays:
 
-        - the new nodes [5, nodes], with rows for the fields above, word, depth, chain and count of `ContextTree`
+        - the new nodes [5, nodes], with rows for `above`, `word`, `depth`, `chain` and `count` of `ContextTree`
         - for each context that was merged into its parent (collapsed tree), the node index of the parent
-        - the new entries [4, entries], with rows for entry_node, entry_word, entry_above and entry_count
+        - the new entries [4, entries], with rows for `entry_node`, `entry_word`, `entry_above` and `entry_count`
         - `sizes` for the groups of the next level
         - `node_of` for the groups of the next level"""
         codes, group = self.codes, self.group

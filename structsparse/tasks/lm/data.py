@@ -28,7 +28,7 @@ class LanguageData:
 
     texts: TextSplits
     tries: dict[int, ContextTree] = field(default_factory=dict, repr=False)  # model order -> trie of contexts
-    truth: tuple[str, ...] = ()  # names of the relevant groups of an artificial corpus; always empty for texts
+    truth: tuple[str, ...] = ()  # names of groups planted in synthetic data of other tasks; empty for language models
     metric: str = "perplexity"  # name of the dev score by which models are compared
 
     @property
@@ -54,7 +54,7 @@ class LanguageData:
     def batches(self, part: str, size: int | None, **sharing) -> TargetBatches:
         """Language model's data: batches of `size` targets (words to predict) of a part (train, dev or test).
 
-        If `size` is None, and for dev and test, all targets are one batch."""
+        Dev and test are always one batch. Train is one batch if `size` is None."""
         return TargetBatches(part, self.texts.parts[part], size if part == TRAIN else None, **sharing)
 
     def whole(self, part: str) -> TargetBatches:
@@ -69,7 +69,7 @@ class TargetBatch:
     part: str  # name of the text: train, dev or test
     chosen: np.ndarray | None  # int64 [targets], indices of the targets in the text; None: all targets
     items: int  # number of targets in the batch
-    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # indices of sentences for error messages; empty
+    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # always empty; other tasks: sentence indices
 
 
 class TargetBatches(Progress):

@@ -74,7 +74,8 @@ def _grams(trie: Trie) -> list[_Grams]:
 
     The n-grams are the contexts, each context followed by each of its next words, and all prefixes of these."""
     base = trie.words + 1
-    # contexts are read word by word; deep: nodes of contexts not yet read completely; at: nodes with their next words
+    # All contexts are read in parallel, from the first word to the last. deep: the trie nodes of contexts with unread
+    # words. at: for each of them, the trie node of the sequence of unread words.
     deep, at = np.arange(1, trie.nodes), np.arange(1, trie.nodes)
     number = np.full(trie.nodes, -1)  # for each context: index of the n-gram of its words read so far
     levels = [_Grams(np.full(base, -1), np.arange(base), np.full(base, -1))]
@@ -101,7 +102,7 @@ def _arpa_lines(model: LanguageModel, grams: list[_Grams], length: int, rows: sl
     """Language-model export: lines of an ARPA file for some n-grams of one length; `rows` selects the n-grams."""
     trie, level = model.trie, grams[length - 1]
     codes = np.empty((len(level.last[rows]), length + 1), np.int32)
-    codes[:, 0] = trie.words + 1  # the code of no word, so that no context reaches into the preceding row
+    codes[:, 0] = trie.words + 1  # a code of no word: separates the n-grams, which are joined into one text
     number = np.arange(len(level.last))[rows]
     for k in range(length, 0, -1):
         codes[:, k], number = grams[k - 1].last[number], grams[k - 1].prefix[number]
@@ -119,6 +120,6 @@ def _locate_last(trie: Trie, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """Language-model export: find the trie node and the entry that give the probability of each n-gram's last word.
 
     The node is the longest known context before the last word. The entry (context, last word) has the longest context.
-    Each row of `codes` has a column without a word, then the word codes of an n-gram."""
+    Each row of `codes` begins with a code of no word, as a separator. The word codes of an n-gram follow."""
     node, entry = trie.locate_codes(codes.ravel(), np.arange(1, len(codes) + 1) * codes.shape[1] - 1)
     return node, np.where(codes[:, -1] == trie.words, 0, entry)  # `<s>` has no entry: 0 is a placeholder

@@ -144,8 +144,9 @@ def discounts_of(counts: np.ndarray, modified: bool) -> np.ndarray:
 
 
 def _up(places: np.ndarray, above: np.ndarray, size: int) -> np.ndarray:
-    """Kneser-Ney model of a lower order: replace each index in a trie by that of the nearest ancestor below `size`.
+    """Kneser-Ney model of a lower order: replace indices of a trie that are too large.
 
+    Each index that is not less than `size` is replaced by the index of the nearest ancestor that is less than `size`.
     `places` are the indices of nodes, or of entries. `above` has the index of the parent of each node or entry."""
     places = places.astype(np.int64)
     deep = np.flatnonzero(places >= size)

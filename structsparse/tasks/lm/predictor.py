@@ -178,8 +178,8 @@ class LanguageModel:
     def stream(self, source: Path | BinaryIO) -> Iterator[tuple[ProvisionalText, EncodedText]]:
         """Language-model predictor: read a file (plain or gzipped) or a pipe in blocks of sentences.
 
-        Yields each block in two forms: provisional text with the original words, and encoded text with `<unk>` for
-        unknown words."""
+        Yields each block in two forms: with its original words (`ProvisionalText`), and in the codes of the vocabulary
+        (`EncodedText`), where `<unk>` replaces unknown words."""
         blocks = sentences_of_file if isinstance(source, os.PathLike) else sentences_of_stream
         for coded in blocks(source, self.reading):
             yield coded, coded.text(self.vocabulary)
@@ -194,7 +194,8 @@ class LanguageModel:
     def scored_words(self, coded: ProvisionalText, text: EncodedText) -> Iterator[ScoredWord]:
         """Language-model predictor: the words of a text with log-probabilities; `</s>` follows each sentence.
 
-        `coded` is the text with its original words. `text` is the same text with `<unk>` for unknown words."""
+        `coded` is the text with its original words. `text` is the same text in the codes of the vocabulary, with
+        `<unk>` for unknown words."""
         words = [END, *coded.words]
         values, known = self.log_probabilities(text).tolist(), text.known[text.targets].tolist()
         for code, value, is_known in zip(coded.codes.tolist(), values, known, strict=True):
@@ -308,7 +309,9 @@ class LanguageModel:
 
 
 def _listed(texts: str | Iterable[str | Sequence[str]]) -> Iterable[str | Sequence[str]]:
-    """Language-model predictor: the argument `texts` of a method; a single string becomes a list of one text."""
+    """Language-model predictor: the given texts; a single string becomes a list of one text.
+
+    Anything else that cannot be iterated over is an error."""
     if isinstance(texts, str):
         return [texts]
     if not isinstance(texts, Iterable):

@@ -63,8 +63,9 @@ def heaviest(tree: ContextTree, weights: np.ndarray) -> tables.Table:
 def distinct_parameters(tree: ContextTree, weights: np.ndarray) -> int:
     """Language-model report: the number of parameters, as defined by Nelakanti et al. (2013, definition 3).
 
-    The parent of a weight belongs to the same next word, and to the context without its first word. Every nonzero
-    weight counts, with one exception: a weight that equals its parent, and is the only nonzero child of this parent."""
+    A weight belongs to a context and a next word. Its parent is the weight of the same next word after the context
+    without the first word. Every nonzero weight counts, with one exception: a weight that equals its parent, and is the
+    only nonzero child of this parent."""
     living = weights != 0
     above, below = tree.entry_above[tree.words :], slice(tree.words, None)
     living_children = np.bincount(above[living[below]], minlength=tree.entries)

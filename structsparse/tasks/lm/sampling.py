@@ -53,7 +53,7 @@ class Sampler:
     def _draw_among_all(self, node: int, generator: np.random.Generator) -> int:
         """Sampling from a language model: draw a next word from the full vocabulary, without rejection.
 
-        This is used after too many rejections, or if exp(score / temperature) is close to zero."""
+        This is used after too many rejections, or if the sum of all proposal probabilities is too close to zero."""
         scores = self.trie.after(node, self._scores)
         masses = np.cumsum(np.exp((scores - scores.max()) * self._cooling))
         return int(np.searchsorted(masses, generator.random() * masses[-1], side="right"))

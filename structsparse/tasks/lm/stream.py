@@ -22,7 +22,7 @@ def sentences_of_file(path: Path, reading: TextReading) -> Iterator[ProvisionalT
 def sentences_of_stream(stream: BinaryIO, reading: TextReading) -> Iterator[ProvisionalText]:
     """Text stream for a language model: the sentences that have arrived in a pipe, in blocks, without waiting for more.
 
-    In running text (not one sentence per line), each sentence is a block."""
+    If the text is not one sentence per line, each sentence is a block: it is yielded as soon as its end is known."""
     lines, running = _ArrivingLines(stream), reading.sentences == "text"
     return _blocks(lines.source, sentences_of(lines, reading), reading, lambda: running or lines.exhausted)
 
@@ -36,7 +36,9 @@ class _ArrivingLines:
         self.stream, self.source, self.exhausted = stream, name_of(stream), False
 
     def __iter__(self) -> Iterator[tuple[str, bool]]:
-        """Text stream for a language model: yield each line of the pipe as (line, True); True means a complete line."""
+        """Text stream for a language model: yield each line of the pipe as a pair (line, True).
+
+        The second element says that the line is complete, which `sentences_of` needs to know."""
         number = 0
         for data, _ in whole_lines(chunks(self.stream, "text")):
             lines = data.removesuffix(b"\n").split(b"\n") if data else []
@@ -51,8 +53,9 @@ def _blocks(
 ) -> Iterator[ProvisionalText]:
     """Text stream for a language model: group sentences into blocks of at least BLOCK words.
 
-    `pieces` yields pairs: a list of tokens, and whether the sentence ends after these tokens. When `due()` is true, a
-    block may be smaller. If the text has an error, the sentences before the error are yielded first."""
+    `pieces` yields pairs: a list of tokens, and whether the sentence ends after these tokens. `due()` says after
+    each sentence whether the block ends there even if it is smaller. If the text has an error, the sentences before the
+    error are yielded first."""
     buffer, words, any_block, failure = [], 0, False, None
     try:
         for tokens, ends in pieces:

@@ -1,4 +1,4 @@
-"""The language-model task: the interface to training, Lightning modules, and functions that make n-gram models."""
+"""The language-model task: Lightning modules, methods that training calls, and functions that make n-gram models."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class LanguageModelTask(Task):
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Language-model task: raise an error for online solvers, which go from sentence to sentence."""
+        """Language-model task: raise an error for online solvers, which train only taggers and parsers."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=lm; take fista, or "
@@ -234,7 +234,9 @@ class LanguageModelTask(Task):
         return isinstance(result.module, KneserNeyModule) or bool((result.module.model.table != 0).any())
 
     def sparsity(self, data: LanguageData, first: StageResult, last: StageResult) -> dict[str, object]:
-        """Language-model task: counts of contexts, weights, distinct parameters and groups of a language model."""
+        """Language-model task: counts of contexts, weights and groups of a language model.
+
+        `parameters` is the count by `report.distinct_parameters`."""
         if isinstance(last.module, KneserNeyModule):
             model = last.module.model
             return {"features": model.nodes, "weights": model.entries, "nonzero": model.entries}

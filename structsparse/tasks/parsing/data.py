@@ -49,7 +49,7 @@ class ParsingData(CorpusParts):
     label_templates: tuple[ArcTemplate, ...] = ()  # templates of the relation classifier; empty: none is trained
     min_count: int = 1  # the index has only features that occur on at least this number of training arcs
     bits: int = WORD  # bits of a feature key; features of a template with equal keys share a weight
-    open: bool = True  # whether the next stage may use all features of selected templates
+    open: bool = True  # whether the next stage keeps features with weight zero if the penalty kept their template
     closed: bool = False  # whether only features of `index` may have nonzero weights
     reduced: bool = False  # whether features have been dropped from the index
     short: ArcIndex | None = None  # the index with shortened keys for the artifact; None: keys are not shortened

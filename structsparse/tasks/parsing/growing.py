@@ -82,7 +82,7 @@ class GrowingArcScorer(PartialTable):
     def release(self) -> Tensor | None:
         """Growing table of a parser: drop rows with weight zero, and return the old indices of the kept rows.
 
-        Returns None if all rows are kept. If no feature can get a new row (`open` is false), no row is dropped."""
+        Returns None if all rows are kept. If `open` is false, no row is dropped, as it could not be added again."""
         return super().release() if self.open else None
 
     def set_rows(self, weights: Tensor, keys: Tensor, templates: Tensor) -> None:
@@ -100,7 +100,7 @@ class GrowingArcScorer(PartialTable):
     def groups_of(self, make: Callable, layout: ArcLayout, name: str) -> HeldTemplates:
         """Growing table of a parser: groups of the rows by arc template; other groups are refused.
 
-        `make` is the configured function that makes groups; only that of groups=template is accepted."""
+        `make` is the configured function that makes groups. Only the function of groups=template is accepted."""
         kind, options = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
         if kind is not by_template:
             raise UserError("model=arcs_growing takes groups=template only; for other groups take model=arcs")

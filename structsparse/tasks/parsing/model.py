@@ -46,7 +46,7 @@ class ArcBatch:
     lengths: Tensor  # int64 [batch]: the number of words of each sentence
     sentences: Tensor  # int64 [batch]: `chosen` as a torch tensor
     items: int  # number of sentences in the training step, over all processes
-    cache: BatchCache | None = None  # results kept for a batch that is used again
+    cache: BatchCache | None = None  # results computed from the batch, if it is used in every epoch
     part: str = ""  # the part of the corpus: train, dev or test
 
     @cached_property

@@ -39,8 +39,8 @@ def living_templates(result: StageResult) -> list[str]:
 def count_features(data: ParsingData, first: StageResult) -> int:
     """Parser report: the number of arc features in training.
 
-    A growing weight table has rows for some features only. All features are then counted: from the group sizes of the
-    penalty or, without groups, in the treebank."""
+    A growing weight table has rows for some features only. The number is then the sum of the group sizes of the
+    penalty. If the penalty has no groups, the features are counted in the treebank."""
     if not isinstance(first.module.parser.scorer, GrowingArcScorer):
         return len(data.index)
     groups = first.penalties[TABLE].groups if TABLE in first.penalties and first.data is data else None
@@ -50,7 +50,7 @@ def count_features(data: ParsingData, first: StageResult) -> int:
 def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[str, object]:
     """Parser report: counts of features, weights and groups, before and after feature selection.
 
-    Groups are the groups of the penalty that selected features, or the templates if the penalty has no groups."""
+    Groups are those of the penalty in the stage `first`, or the templates if this penalty has no groups."""
     nonzero = int(torch.count_nonzero(last.module.parser.scorer.table))
     counts = dict.fromkeys(("features", "weights"), count_features(data, first))
     counts |= dict.fromkeys(("nonzero", "rows_alive"), nonzero)
@@ -61,7 +61,9 @@ def sparsity(data: ParsingData, first: StageResult, last: StageResult) -> dict[s
 
 
 def feature_table(last: StageResult) -> Table:
-    """Parser report: a table of the arc features with nonzero weights, by readable name; largest weights first."""
+    """Parser report: a table of the arc features with nonzero weights, largest weights first.
+
+    The columns are the readable name and the weight."""
     weights, data = last.module.parser.scorer.table.detach().cpu().double().numpy()[:, 0], last.data
     rows = heaviest(np.abs(weights))
     names = data.index.describe(rows, data.splits.train, data.arrays["train"].computed_bags)
@@ -69,7 +71,9 @@ def feature_table(last: StageResult) -> Table:
 
 
 def relation_table(data: ParsingData, model: Relations) -> Table:
-    """Parser report: a table of the relation features with nonzero weights, by name; largest norms first."""
+    """Parser report: a table of the relation features with nonzero weights, largest norms first.
+
+    The columns are the readable name, the norm of the weights, and the weight for each relation."""
     norms = np.sqrt(model.weights.power(2).sum(axis=1))
     rows, train = heaviest(norms), data.splits.train
     heads = train.heads.astype(np.int64)
@@ -130,9 +134,9 @@ def sentence_scores(result: StageResult, part: str) -> bootstrap.ItemScores:
 
 
 def group_table(first: StageResult, last: StageResult) -> Table:
-    """Parser report: a table of the groups of the penalty that selected features.
+    """Parser report: a table of the groups of the penalty in the stage `first`.
 
-    If the penalty has no groups, the table has the arc templates, with the norms of the final weights."""
+    If this penalty has no groups, the table has the arc templates, with the norms of the final weights."""
     table = selected_groups(first, TABLE)
     if table is not None:
         return table

@@ -23,8 +23,8 @@ class TreeSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.source: object | None = None  # arc arrays of the last sweep
-        self.corpus: trees.ParsedCorpus | None = None  # arc arrays in the form that the kernel reads
+        self.source: object | None = None  # the arc arrays (`ArcArrays`) that the latest sweep read; None before
+        self.corpus: trees.ParsedCorpus | None = None  # `source` in the form that the kernel reads
         self.scratch: trees.TreeScratch | None = None  # work memory of the kernel
 
     def check(self) -> None:
@@ -53,7 +53,7 @@ class TreeSweeper(Sweeper):
         self.source = source
         bags, longest = source.bags, int(source.lengths.max())
         self.corpus = trees.ParsedCorpus(bags.ids, bags.offsets, source.offsets, source.gold, source.arcs)
-        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # maximum number of features of two trees
+        most = 2 * longest * int(np.diff(bags.offsets).max(initial=0))  # maximum for gold plus predicted tree
         counts, amounts = np.zeros(len(self.model.scorer.table), np.int16), np.empty(most, np.int16)
         self.scratch = trees.TreeScratch(counts, np.empty(most, np.int32), amounts, longest)
 
@@ -63,8 +63,8 @@ class GrowingTreeSweeper(Sweeper):
 
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
-        self.source: object | None = None  # the arc arrays of the last sweep
-        self.moves: keyed.TreeDifference | None = None  # work memory: difference of the feature counts of two trees
+        self.source: object | None = None  # the arc arrays (`ArcArrays`) that the latest sweep read; None before
+        self.moves: keyed.TreeDifference | None = None  # work memory: gold minus predicted feature counts
 
     def check(self) -> None:
         """Sweep of a parser with a growing table: raise an error if the weights are not float32."""

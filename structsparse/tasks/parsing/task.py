@@ -97,7 +97,7 @@ class ParsingTask(Task):
     """The parsing task: predict the head of every word and, with `labels`, the relation to the head."""
 
     projective: bool = False  # whether predicted trees must have no crossing arcs
-    open: bool = True  # whether the next stage may use all features of selected templates
+    open: bool = True  # whether the next stage keeps features with weight zero if the penalty kept their template
     single_root: bool = False  # whether exactly one word of a predicted tree must have the root as head
     labels: bool = True  # whether a relation classifier is trained too, on gold arcs
     name: str = "parsing"
@@ -141,10 +141,11 @@ class ParsingTask(Task):
         _check_fit(optimizer, module.parser, module.loss)
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[ParsingData, dict[str, Tensor]]:
-        """Parsing task: the data without arc features whose weight is zero.
+        """Parsing task: the data for the next stage, without dropped arc features, and an empty dictionary.
 
-        The mapping of weight masks is empty, because each feature has only one weight. For a growing table with the
-        option `open`, all features of living templates are kept if the penalty selects whole templates."""
+        Other tasks return masks of nonzero weights in the dictionary. A parser needs none, because each feature has one
+        weight. Features with weight zero are dropped, except with the option `open`: then features are kept if the
+        penalty kept their group. A growing table must have templates as groups for this."""
         if TABLE not in support:
             return before.data, {}
         data, scorer, kept = before.data, before.module.parser.scorer, _kept(before, support[TABLE])
@@ -182,9 +183,10 @@ class ParsingTask(Task):
         return Screen.of(TABLE, result.penalties[TABLE], rows, torch.arange(rows))
 
     def finalize(self, result: StageResult) -> StageResult:
-        """Parsing task: the result with a plain weight table, and with a trained relation classifier.
+        """Parsing task: complete the result of training: make the weight table plain, and train a relation classifier.
 
-        A growing table is replaced by a plain table of the nonzero weights."""
+        A growing table is replaced by a plain table of the nonzero weights. The classifier is trained only if the data
+        have templates for it, and if the module has no classifier yet."""
         result = self._grown(result) if isinstance(result.module.parser.scorer, GrowingArcScorer) else result
         data, module = result.data, result.module
         if data.label_templates and module.labelling is None:
@@ -192,7 +194,7 @@ class ParsingTask(Task):
         return result
 
     def _grown(self, result: StageResult) -> StageResult:
-        """Parsing task: the result with a plain table of the nonzero weights in place of a growing table."""
+        """Parsing task: the result of training, with a plain table of nonzero weights in place of the growing table."""
         module, scorer = result.module, result.module.parser.scorer
         scorer.compact()
         order = _order(scorer, scorer.table.detach().view(-1) != 0)
@@ -204,7 +206,7 @@ class ParsingTask(Task):
         return StageResult(data, Parsing(parser, module.loss, *settings), {}, result.figures)
 
     def rounded(self, result: StageResult, small: ArtifactOptions) -> StageResult:
-        """Parsing task: the result as a small artifact stores it: rounded weights, shortened feature keys."""
+        """Parsing task: the result of training as a small artifact stores it: rounded weights, short feature keys."""
         result = super().rounded(result, small)
         module, data = result.module, result.data
         if module.labelling is not None:
@@ -305,9 +307,10 @@ def _selects_templates(result: StageResult) -> bool:
 
 
 def _kept(before: StageResult, support: Tensor) -> Tensor:
-    """Parsing task: the mask of the rows that the next stage keeps (bool array over rows).
+    """Parsing task: the mask of the rows that the next stage keeps (bool tensor [rows]).
 
-    `support` marks the rows that survived the penalty. Without the option `open`, rows with weight zero are dropped."""
+    With the option `open`, these are the rows marked in `support`, whose groups survived the penalty. Without it, these
+    are the rows in `support` with nonzero weights."""
     kept = support.view(-1).cpu()
     return kept if before.data.open else kept & (before.module.parser.scorer.table.detach().view(-1).cpu() != 0)
 
@@ -323,9 +326,8 @@ def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
     rows = kept.nonzero().flatten().numpy()
     templates = scorer.templates.numpy()[rows]
     most = int(templates.max(initial=0))
-    rows = rows[
-        np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")
-    ]  # numpy sorts integers of at most 16 bits by radix sort
+    # sort the rows by template; a small dtype is fast, because numpy uses radix sort for at most 16 bits
+    rows = rows[np.argsort(templates.astype(np.min_scalar_type(most)), kind="stable")]
     keys, begin = scorer.keys.numpy().view(np.uint64), 0
     for count in np.bincount(templates).tolist():
         block = rows[begin : begin + count]

@@ -30,7 +30,7 @@ EDGES = "tagger.edges.table"  # name of the parameter with the weights of edge f
 
 
 def table_name(names: Iterable[str]) -> str | None:
-    """The name in `names` for the weight table of sparse features in a tagger's data; None if there is none."""
+    """Tagger's data: the parameter name among `names` that is the weight table of sparse features; None if none is."""
     return next((name for name in names if name.endswith("table") and name != EDGES), None)
 
 
@@ -205,7 +205,7 @@ def _without_tag(lines: Sequence[str], tag: str, notes: list[str]) -> list[Templ
 
 
 def _pairs(train: TokenArrays, index: TokenIndex, labels: Sequence[str]) -> Callable[[], Pairs]:
-    """A function, with cached result, for the (feature, label) pairs that occur in a tagger's training data."""
+    """A function that returns the (feature, label) pairs in a tagger's training data; it computes them only once."""
     return cache(partial(Pairs.observed, train, len(index), len(labels)))
 
 

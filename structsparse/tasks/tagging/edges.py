@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _EdgeArrays(NamedTuple):
-    """Edge features of the training sentences in the format of `Pairs.observed`, with edges as gold labels."""
+    """Edge features of the training sentences, as an argument of `Pairs.observed`; edges take the place of labels."""
 
     bags: Bags  # the edge features of each token
     gold: np.ndarray  # int64 [tokens], index of the edge (label pair) that ends at each token; 0 for first tokens
@@ -119,7 +119,7 @@ class EdgeScorer(PairTable):
     def forward(
         self, batch: TokenBatch, emissions: Tensor, transitions: Tensor, start: Tensor, end: Tensor
     ) -> EdgeScores:
-        """The chain scores of a batch: the given scores without edge features, and the scores of edge features.
+        """The chain scores of a batch: the scores of edge features, together with the scores in the arguments:
 
         - emissions: the score of each label at each token
         - transitions [labels, labels]: the score of each label pair

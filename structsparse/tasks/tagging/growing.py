@@ -73,10 +73,10 @@ class GrowingScorer(PartialTable):
         return HeldRows(groups, self)
 
     def spread(self, penalty: Penalty) -> Tensor:
-        """Growing table of a tagger: a mask of the weights that a penalty keeps, for all features.
+        """Growing table of a tagger: a mask [all features, labels] of the weights that a penalty keeps.
 
-        If the penalty removes only whole groups, all weights of the remaining groups are kept. Otherwise only weights
-        in memory are kept."""
+        If the penalty removes only whole groups, all weights of the other groups are kept, even of features that have
+        no row in memory. If it removes single weights, weights of features without a row are not kept."""
         weights, labels = self.table.detach(), self.table.shape[1]
         survivors = penalty.survivors(weights)
         if isinstance(penalty.groups, HeldRows):

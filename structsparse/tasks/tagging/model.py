@@ -37,7 +37,9 @@ class SparseScorer(FeatureTable):
         self.table = nn.Parameter(torch.zeros(sizes.rows, sizes.labels))  # [features, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from sparse features, padded [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from sparse features.
+
+        The shape is [tokens, labels] for large float32 batches on the CPU, else [batch, time, labels] (padded)."""
         return batch.lay(bag_sum(self.table, batch.ids, batch.offsets))
 
 
@@ -55,7 +57,9 @@ class DenseScorer(Scorer):
         self.weights = nn.Parameter(torch.zeros(sizes.dense, sizes.labels))  # [numeric columns, labels]
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from numeric columns, padded [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from numeric columns.
+
+        The shape is [tokens, labels] for large float32 batches on the CPU, else [batch, time, labels] (padded)."""
         return batch.lay(batch.dense.to(self.weights.dtype) @ self.weights)
 
 
@@ -75,7 +79,9 @@ class RecurrentScorer(Scorer):
         self.output = nn.Linear(2 * hidden, sizes.labels)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: label scores from the LSTM, padded [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: label scores from the LSTM.
+
+        The shape is [tokens, labels] for large float32 batches on the CPU, else [batch, time, labels] (padded)."""
         embedded = [table(batch.codes[:, k]) for k, table in enumerate(self.embeddings)]
         inputs = batch.pad(torch.cat(embedded, dim=1))  # [batch, time, width], the concatenated embeddings
         left, _ = self.forwards(inputs)
@@ -93,7 +99,9 @@ class SumScorer(Scorer):
         self.linear = all(isinstance(part, Scorer) and part.linear for part in self.parts)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """Tagger model: the sum of the scores of several scorers, padded [batch, time, labels] or [tokens, labels]."""
+        """Tagger model: the sum of the scores of several scorers.
+
+        The shape is [tokens, labels] if all scorers return this shape, else [batch, time, labels] (padded)."""
         scores = [part(batch) for part in self.parts]
         if len({each.dim() for each in scores}) > 1:  # only some of the scorers return padded scores
             scores = [batch.pad(each) if each.dim() == 2 else each for each in scores]

@@ -98,7 +98,8 @@ class SequenceTagger:
     def evaluate(self, source: Input) -> dict[str, object]:
         """Tagger predictor: token accuracy on tagged sentences, and span F1 if the tags encode spans.
 
-        In a list, the gold tag of a token is the last value of a tuple, or the value `tag_column` of a dict."""
+        If the sentences are given as lists, each token is a tuple or a dict. Its gold tag is the last value of the
+        tuple, or the value of the dict for the key `tag_column`."""
         sentences = self._sentences(source, (*self.columns, self.tag_column))
         score, notes = self.score(sentences, self.tag(sentences))
         for note in notes:

@@ -79,7 +79,7 @@ def _edge_counts(data: TaggingData, last: StageResult) -> dict[str, object]:
 
 
 def _planted_shares(planted: set[str], living: Sequence[str]) -> dict[str, float]:
-    """Tagger report: precision and recall of templates with nonzero weights; right are those planted in the data."""
+    """Tagger report: precision and recall of templates with nonzero weights, compared with the planted templates."""
     if not planted:
         return {}
     right = len(planted & {*living})

@@ -24,7 +24,7 @@ class TaggingSweeper(Sweeper):
     def __init__(self, model, solver: Online) -> None:
         super().__init__(model, solver)
         self.scratch: kernels.ChainScratch | None = None
-        # of the last corpus: first token of each sentence, maximum counts of tokens and of features in a sentence
+        # for the latest corpus: first token of each sentence; maximum count of tokens, and of features, in a sentence
         self.begins, self.longest, self.most = np.empty(0, np.int64), 0, 0
 
     def check(self) -> None:

@@ -131,10 +131,11 @@ class TaggingTask(Task):
             )
 
     def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[TaggingData, dict[str, Tensor]]:
-        """Tagging task: the data for the next stage (without features whose weights are all zero) and its weight masks.
+        """Tagging task: the data and the weight masks for the next stage.
 
-        `support` marks the weights that may be nonzero in the next stage. The result has these masks for the smaller
-        data, except masks that are true everywhere."""
+        `support` has, for each parameter name, a mask of the weights that may be nonzero in the next stage. The data
+        keep only features with such weights. The returned masks are those in `support`, restricted to the remaining
+        features. Masks that are true everywhere are left out."""
         rows, table = {}, table_name(support)
         for name in {table, EDGES} & {*support}:
             scorer = _owner(before.module, name)
@@ -185,7 +186,7 @@ class TaggingTask(Task):
         return Screen.of(table, result.penalties[table], rows, row_of)
 
     def finalize(self, result: StageResult) -> StageResult:
-        """Tagging task: the training result, where a plain table of nonzero rows replaces a growing table."""
+        """Tagging task: the result of training, with a plain table of the nonzero rows in place of a growing table."""
         module, scorer = result.module, result.module.tagger.scorer
         if not isinstance(scorer, GrowingScorer):
             return result
@@ -242,7 +243,7 @@ def curvatures(data: TaggingData, pairs: Pairs | None) -> dict[str, Tensor]:
     edges = np.bincount(train.gold[:-1][inner[1:]] * labels + train.gold[1:][inner[1:]], minlength=labels**2)
     start, end = (np.bincount(train.gold[tokens], minlength=labels) for tokens in (first, last))
     shared = {"transitions": edges.reshape(labels, labels), "start": start, "end": end}
-    # labels and label pairs that do not occur in training get the mean count of all, at least 1
+    # a label or label pair that does not occur in training gets the mean count over all labels or pairs, at least 1
     expected = {name: np.where(c > 0, c, max(1.0, c.mean())) / items for name, c in shared.items()}
     counts = {"scorer.table": table, **expected}
     if data.edges is not None:

@@ -128,7 +128,7 @@ def _is_reading(value: object) -> bool:
 
 
 def _are_classes(value: object) -> bool:
-    """Text classifier artifact: whether the field `classes` is valid: class names, or null for a model of numbers."""
+    """Text classifier artifact: whether `classes` is valid: class names, or null if numbers are predicted."""
     return value is None or (are_strings(value) and len({*value}) == len(value) >= 2)
 
 

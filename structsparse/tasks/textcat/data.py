@@ -94,7 +94,8 @@ class DocumentData:
     def targets(self, part: str) -> np.ndarray:
         """Text classifier data: the targets of the loss for the documents of a part (train, dev or test).
 
-        Targets are -1 or 1 for two classes, int64 class codes for more classes, and the labels for numbers."""
+        Targets are -1 or 1 for two classes, and int64 class codes for more classes. If labels are numbers and not
+        classes, targets are the labels."""
         return targets_of(self.labelled.parts[part].labels, self.classes)
 
     def full_batch(self, part: str) -> DocumentBatch:
@@ -107,7 +108,7 @@ class DocumentData:
     def batches(self, part: str, size: int | None, **sharing) -> DocumentBatches:
         """Text classifier data: batches of `size` documents of a part (train, dev or test).
 
-        If `size` is None, and for dev and test, all documents are one batch."""
+        Dev and test are always one batch. Train is one batch if `size` is None."""
         return DocumentBatches(self, part, size if part == "train" else None, **sharing)
 
     def whole(self, part: str) -> DocumentBatches:

@@ -91,7 +91,7 @@ def _entries(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scaled(rows: Tensor, values: Tensor) -> Tensor:
-    """Text classifier model: multiply each dense row by the value of its entry in a sparse matrix.
+    """Text classifier model: multiply rows[k] by values[k], for every entry k of a sparse matrix.
 
-    There is one row (or number) for each entry of the sparse matrix."""
+    `rows` has a dense row or a number for each entry, and `values` has the value of each entry."""
     return rows * (values if rows.dim() == 1 else values[:, None])

@@ -34,8 +34,8 @@ def write_words(folder: Path, data: DocumentData, model: BagClassifier) -> Table
 def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table | None:
     """Text classifier report: write groups.tsv, groups.md and groups.png, and return the table of word groups.
 
-    `first` is the stage whose penalty has the word groups. If this penalty has no groups, nothing is written, and the
-    result is None."""
+    `first` is the stage that selects words. If its penalty has no word groups, nothing is written, and the result is
+    None."""
     for name, penalty in first.penalties.items():
         if penalty.groups is not None:
             table = group_table(data, first, name, penalty)
@@ -47,7 +47,8 @@ def write_groups(folder: Path, data: DocumentData, first: StageResult) -> Table 
 def write_explanation(folder: Path, data: DocumentData, first: StageResult, last: StageResult) -> None:
     """Text classifier report: write the explanation of the final classifier.
 
-    `last` is the stage of the final classifier. `first` is the stage whose penalty has the word groups."""
+    `last` is the stage of the final classifier. `first` is the stage that selects words; its penalty may have word
+    groups."""
     model = last.module.model
     table, bias = (p.detach().cpu().numpy() for p in (model.table, model.bias))
     covers = {name: p.groups for name, p in first.penalties.items() if isinstance(p.groups, Cover)}
@@ -76,9 +77,9 @@ def word_table(data: DocumentData, model: BagClassifier) -> Table:
 
 
 def group_table(data: DocumentData, first: StageResult, name: str, penalty: Penalty) -> Table:
-    """Text classifier report: a table of the word groups of the penalty that selected words.
+    """Text classifier report: a table of the word groups of a penalty.
 
-    The table has at most `MOST_ROWS` groups, those with the largest norms."""
+    `first` is the stage with this penalty. The table has at most `MOST_ROWS` groups, those with the largest norms."""
     groups, weights = penalty.groups, dict(first.module.named_parameters())[name].detach().cpu()
     would_wake = certificate.violated(penalty, weights, first.at_end[name].cpu()) if name in first.at_end else None
     if len(groups) > MOST_ROWS:

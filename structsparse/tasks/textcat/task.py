@@ -131,7 +131,7 @@ class TextcatTask(Task):
     def check_solver(
         self, stage: Stage, module, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Text-categorization task: raise an error for online solvers, which go from sentence to sentence."""
+        """Text-categorization task: raise an error for online solvers, which train only taggers and parsers."""
         if solver_of(optimizer).needs_sentences:
             raise UserError(
                 "solver: online solvers that go from sentence to sentence do not fit task=textcat; take majorize or "
@@ -160,7 +160,7 @@ class TextcatTask(Task):
     def sparsity(self, data: DocumentData, first: StageResult, last: StageResult) -> dict[str, object]:
         """Text-categorization task: counts of words, weights and word groups, in total and nonzero.
 
-        Synthetic documents add precision and recall of the groups that decide their classes."""
+        For synthetic documents, the result has the precision and recall of the selected word groups too."""
         living = last.module.model.table.detach().cpu() != 0
         rows = living if living.dim() == 1 else living.any(dim=1)
         counts = {

@@ -24,10 +24,11 @@ class Budget(ProximalStep):
     kept. The chosen strength lies halfway between the smallest critical strength of a kept group and the largest of a
     dropped group. If at most `budget` groups live already, the prox changes nothing.
 
-    Overlapping groups (SequentialGroupLasso) form families of disjoint groups. Each family may keep `budget` groups. If
-    the penalty is `shared`, the families divide the budget in proportion to their numbers of groups.
+    Overlapping groups (SequentialGroupLasso) form families of disjoint groups. Each family may keep `budget` groups.
+    If the penalty has the option `shared`, all families together may keep `budget` groups. This number is then divided
+    in proportion to the families' numbers of groups.
 
-    With nested groups (NestedGroupLasso), all groups within a group that becomes zero become zero, too. Fewer than
+    With nested groups (NestedGroupLasso), a group that becomes zero sets all groups inside it to zero. Fewer than
     `budget` groups may then live.
 
     After `freeze` epochs the choice of groups is final: dead groups stay dead, and living groups are no longer shrunk.
@@ -67,7 +68,7 @@ class Budget(ProximalStep):
                 f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
         most = [1] * len(families)
-        # from one group per family on, raise the limit of the family with the largest (groups / limit)
+        # Every family has the limit 1 at first. Each step raises the limit where groups / limit is largest.
         for _ in range(self.budget - len(families)):
             most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most

@@ -123,7 +123,7 @@ class OuterIterations(ProximalStep):
             return Copied(penalty, parameter, pull, options.lasso / self.items, options.rate, options.growth)
 
     def _refuse(self, trainer: lightning.Trainer) -> None:
-        """Outer iterations of ADMM: refuse solvers that end with averaged weights."""
+        """Outer iterations of ADMM: refuse solvers that end with averaged weights; ADMM must end with the copies."""
         for optimizer in trainer.optimizers:
             solver = solver_of(optimizer)
             if solver.average:
@@ -171,7 +171,9 @@ class OuterIterations(ProximalStep):
         self._show_copies()
 
     def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Outer iterations of ADMM: after training, set the parameters to the copies, and detach the solver."""
+        """Outer iterations of ADMM: at the end of training, set the parameters to the copies.
+
+        The penalties are removed from the solver."""
         self._show_copies()
         self._release()
 

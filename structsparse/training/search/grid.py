@@ -1,7 +1,7 @@
 """A grid search: one corpus is fitted with every combination of some options; the model that is best on dev is kept.
 
-Each combination is fitted from zero weights. A run with these options alone would give the same model. Of every other
-model, only a table line is kept."""
+Each combination is fitted from zero weights, with the same result as in a run of its own. Of all models but the best,
+only a table line is kept."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder
 
     Each round starts from the weights of the round before, and computes group weights from the norms of the groups. In
     round k, the group weights are multiplied by growth^k, with the option `growth`. Rounds end when at most `until`
-    groups live. If fewer groups live, the result is the model of the round before, reduced to `until` groups. It
-    keeps the groups that live in the last round, then the largest others."""
+    groups live. If fewer than `until` groups live, the result is the model of the previous round, reduced to `until`
+    groups. These are the groups that live in the last round, and the largest of the other groups."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
@@ -75,8 +75,8 @@ def _certified_anew(result: StageResult) -> StageResult:
 def fill_up_(result: StageResult, alive: Mapping[str, Tensor], count: int) -> None:
     """Reweighting of groups: keep only `count` groups and set all other groups to zero, in place.
 
-    `alive` holds, by parameter name, the mask of groups for the only parameter with groups. Marked groups are kept
-    first, then the groups with the largest ratio of norm to group weight."""
+    `alive` maps the name of the only parameter with groups to a bool array, which marks some of its groups. Marked
+    groups are kept first, then the groups with the largest ratio of norm to group weight."""
     ((name, mask),) = alive.items()
     penalty, parameter = result.penalties[name], dict(result.module.named_parameters())[name]
     order = penalty.sizes(parameter.detach()) / penalty.groups.weight
@@ -118,7 +118,9 @@ def _check_options(stage: Stage) -> None:
 
 
 def _check_rounds(stage: Stage, before: StageResult | None) -> None:
-    """Reweighting of groups: refuse several rounds if no stage comes before, or if several parameters have groups."""
+    """Reweighting of groups: refuse several rounds without an earlier stage, or if several parameters have groups.
+
+    The norms in the earlier stage give the group weights of the first round."""
     _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")

@@ -19,8 +19,9 @@ def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str
     """Strengths of penalties: make the strengths of all terms absolute; return them, and gradients at zero weights.
 
     The gradients are those of the mean loss, by name of the penalised parameter. While they are computed, parameters
-    whose penalty can make weights zero are set to zero. If `cold`, all other parameters are fitted first, and keep the
-    fitted values."""
+    whose penalty can make weights zero are set to zero. `cold`: whether the initial weights do not come from another
+    fit. If so and if the loss is smooth, parameters that were not set to zero are fitted first. They keep the fitted
+    values."""
     module = objective.module
     if _needs_no_critical(objective):
         return set_absolute_strengths(objective), {}

@@ -29,9 +29,9 @@ class ForwardModels:
         self.ridge, self.rate = np.float32(ridge), np.float32(rate)
         self.gold, self.begins = treebank.heads.astype(np.int64), treebank.offsets.astype(np.int64)
         halves = (draw.permutation(len(treebank)) % 2).astype(np.int8)
-        self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # int8 [arcs]: the half of each arc, 0 or 1
+        self.half = np.repeat(halves, np.diff(self.arcs.first_arcs))  # int8 [arcs]: half of the treebank (0 or 1)
         self.scores = np.zeros((2, self.arcs.count), np.float32)  # the score of each arc by each model
-        self.state = np.empty((self.arcs.count, 4), np.float32)  # derivatives for each arc, set by `_differentiate`
+        self.state = np.empty((self.arcs.count, 4), np.float32)  # [arcs, 4]: slope and curvature for both models
         self.ids: dict[int, np.ndarray] = {}  # template index -> feature index on each arc, int32 [arcs]
         self.weights: dict[int, np.ndarray] = {}  # template index -> weights, float32 [models, features]
         self._differentiate()
@@ -56,9 +56,9 @@ class ForwardModels:
         self._differentiate()
 
     def _differentiate(self) -> None:
-        """Forward selection: compute the derivatives of both log-likelihoods with respect to the arc scores.
+        """Forward selection: compute the derivatives of both models' log-likelihoods with respect to the arc scores.
 
-        The derivatives are in `state` [arcs, 4]: slope and curvature for the first model, then for the second model."""
+        Sets `state` [arcs, 4]: first and second derivative (slope, curvature) for the first, then the second model."""
         kernels.differentiate(self.scores, self.gold, self.begins, self.arcs.first_arcs, self.state)
 
     def _sums(self, ids: np.ndarray, count: int) -> np.ndarray:

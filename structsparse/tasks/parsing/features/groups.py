@@ -1,4 +1,4 @@
-"""Overlapping groups of the weights of a parser: an arc template with all finer templates (coarse to fine)."""
+"""Overlapping groups of the weights of a parser (coarse to fine): one for each arc template and all finer templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ArcLayout(TemplateLayout):
 def by_arcs_coarse_to_fine(
     shape: Sequence[int], layout: ArcLayout, weights: str = "log2_size", parameter: str = ""
 ) -> Cover:
-    """Overlapping groups of the weight table of a parser: each arc template with all finer templates.
+    """Overlapping groups of the weight table of a parser: one for each arc template, with all finer templates.
 
     `arc_order` defines which templates are finer."""
     check_table(shape, 0, layout, "groups=arcs_coarse_to_fine", parameter)

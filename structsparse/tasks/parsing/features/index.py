@@ -30,7 +30,7 @@ class ArcIndex(FeatureIndex):
 
     @staticmethod
     def places(sentences: Sentences) -> int:
-        """Arc index: the number of arcs of some sentences; arcs are the places where features occur."""
+        """Arc index: the number of arcs of some sentences: one from every possible head to every word."""
         return int((sentences.lengths.astype(np.int64) ** 2).sum())
 
     @staticmethod
@@ -59,7 +59,9 @@ class ArcIndex(FeatureIndex):
     def fit_chosen(
         cls, sentences: Sentences, heads: np.ndarray, templates: Sequence[ArcTemplate], min_count: int = 1
     ) -> ArcIndex:
-        """An arc index of all features that occur on at least `min_count` of the arcs to words from the given heads."""
+        """An arc index of all features that occur on at least `min_count` arcs, counting one arc per word.
+
+        The arc of a word comes from its head in `heads`."""
         arcs = ArcKeys(sentences, templates)
         chosen = arcs.chosen(heads)
         return cls.collect(templates, len(chosen), lambda k: arcs.keys(k)[chosen], min_count, sentences.source)
@@ -75,7 +77,7 @@ class ArcIndex(FeatureIndex):
         return Bags(shrunk(ids, offsets[-1]), offsets)
 
     def bags_chosen(self, sentences: Sentences, heads: np.ndarray) -> Bags:
-        """Arc index: the active feature rows of the arcs to words from the given heads."""
+        """Arc index: the active feature rows of one arc for each word, from its head in `heads`."""
         arcs, (bounds, known, rows, bits, begins, places, masks) = ArcKeys(sentences, self.templates), self.lookup
         chosen = arcs.chosen(heads)
         ids, offsets = np.empty((len(self.templates), len(chosen)), np.int32), np.empty(len(chosen) + 1, np.int64)
@@ -90,7 +92,8 @@ class ArcIndex(FeatureIndex):
     def shortened_on(self, sentences: Sentences, guard: int, heads: np.ndarray | None = None) -> ArcIndex:
         """An arc index with shorter keys: at most 1 in 2^guard features is mistaken for another feature.
 
-        This share is measured on all arcs of the sentences or, if `heads` is given, on the arcs from these heads."""
+        This share is measured on all arcs of the sentences. If `heads` is given, it is measured on one arc for each
+        word, from its head in `heads`."""
         arcs = ArcKeys(sentences, self.templates)
         chosen = slice(None) if heads is None else arcs.chosen(heads)
         return self.shortened(guard, lambda k: arcs.keys(k)[chosen])
@@ -101,7 +104,8 @@ class ArcIndex(FeatureIndex):
         """Arc index: readable names of features, such as `h.upos=NOUN & m.upos=ADJ & direction=left`.
 
         `rows` holds the rows of the features. Each name is rebuilt from an arc that has the feature. `bags` (optional)
-        holds the features of all arcs or, if `heads` is given, of the arcs from these heads."""
+        holds the features of all arcs. If `heads` is given, it holds those of one arc for each word, from its head in
+        `heads`."""
         arcs = ArcKeys(sentences, self.templates)
         if bags is None:
             examples = self._first_arcs(arcs, rows)
@@ -125,5 +129,5 @@ class ArcIndex(FeatureIndex):
                 keys = arcs.keys(k) & self.masks[k]
                 nearest = np.searchsorted(self.keys[places], keys).clip(0, len(places) - 1)
                 having = np.flatnonzero(self.keys[places][nearest] == keys)[::-1]
-                first[self.rows[places[nearest[having]]]] = having  # `having` falls: the first arc is written last
+                first[self.rows[places[nearest[having]]]] = having  # indices fall: a row keeps its first arc
         return first[rows]

@@ -3,7 +3,9 @@
     h.word                          the form of the head; h: head, m: modifier, h-1: the token before the head
     h.word & m.upos                 a conjunction
     between.upos                    the words between head and modifier, summarised as listed in BETWEEN
-    direction, distance, length     the side of the head; the side and the distance; the distance alone
+    direction                       the side of the head
+    distance                        the side and the distance of the head
+    length                          the distance of the head
     bias                            a feature that every arc has
     {h,m}.{word,lemma} & x          braces: one template for each combination of alternatives
     h.$ & m.$ for $ in upos, xpos   one template for each value of $
@@ -83,8 +85,8 @@ class ArcTemplate:
     def coarser(self) -> ArcTemplate | None:
         """The next coarser arc template; None if there is no coarser template.
 
-        The first step that applies is taken: distance becomes direction; direction is left out; words and endings
-        become parts of speech."""
+        The first step that applies is taken: distance becomes direction; direction is left out; attributes that are
+        words, lemmas or suffixes become parts of speech."""
         if self.place == "distance":
             return replace(self, place="direction")
         if self.place == "direction":

@@ -1,4 +1,4 @@
-"""Overlapping groups of the weights of a tagger: each token template has a group with itself and finer templates."""
+"""Overlapping groups of the weights of a tagger: one for each token template, with all finer templates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from structsparse.tasks.tagging.features.templates import parse
 def by_coarse_to_fine(
     shape: Sequence[int], layout: TemplateLayout, weights: str = "log2_size", parameter: str = ""
 ) -> Cover:
-    """Overlapping groups of a tagger's weight table: the group of a token template has it and all finer templates.
+    """Overlapping groups of a tagger's weight table: one for each token template, with all finer templates.
 
     With these groups, a template has nonzero weights only if all coarser templates have nonzero weights.
     """

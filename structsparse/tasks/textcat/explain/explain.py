@@ -183,7 +183,9 @@ class GroupLookup:
         return tuple(self._kind(kind_of(names[int(groups[0])]), groups, words, counts) for groups in parts)
 
     def _kind(self, name: str, groups: np.ndarray, words: Sequence[str], counts: np.ndarray) -> GroupKind:
-        """Explaining a text classifier: the summary of all word groups of one kind, with details of the largest."""
+        """Explaining a text classifier: the summary of all word groups of one kind.
+
+        Details are given of the nonzero groups with the largest norms, and of the zero groups with the most words."""
         living, dead = groups[self.alive[groups]], groups[~self.alive[groups]]
         sizes = np.diff(self.offsets)
         first = living[np.argsort(-self.norms[living], kind="stable")][:GROUPS]
@@ -243,7 +245,8 @@ def chosen(model: LinearModel, data: DocumentSplits) -> list[tuple[str, int]]:
     """Explaining a text classifier: choose documents of medium length from train and test.
 
     If the model predicts classes, these are correctly predicted documents of every class, and one wrongly predicted
-    test document. If it predicts numbers, their labels are spread from the smallest to the largest."""
+    test document. If the model predicts numbers, the labels of the chosen
+    documents range from the smallest to the largest."""
     result = []
     for part in ("train", "test"):
         documents = data.parts[part]
@@ -317,7 +320,7 @@ def _changes(model: LinearModel, document: Documents, bounds: np.ndarray, values
     """Explaining a text classifier: how much the value of a document falls when a sentence is removed ([sentences]).
 
     The value is the log-probability or score of the document's class. `bounds` has the token offsets at which sentences
-    begin, and the end of the last sentence. `values` has the values of the whole document."""
+    begin, and the end of the last sentence. `values` has the value of the whole document for each class."""
     count = max(len(bounds) - 1, 0)
     tokens, owner = np.arange(len(document.tokens)), np.repeat(np.arange(count), np.diff(bounds))
     remaining = [tokens[owner != sentence] for sentence in range(count)]
