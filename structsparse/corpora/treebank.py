@@ -81,7 +81,7 @@ def nonprojective(heads: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     arcs = np.flatnonzero(heads > 0)
     low = np.minimum(arcs, above[arcs]) + 1
     sizes = np.maximum(arcs, above[arcs]) - low
-    climber = ranges(low, sizes)  # the words between the ends of arcs; each round replaces them by their heads
+    climber = ranges(low, sizes)  # the words between the ends of arcs; each loop replaces them by their heads
     arc = np.repeat(arcs, sizes)
     crossed = np.zeros(len(heads), dtype=bool)
     while len(arc):

@@ -13,7 +13,7 @@ from structsparse.groups.group_weights import checked_weights
 from structsparse.groups.partition import Partition, by_row
 from structsparse.kernels.groups import cover as kernels
 
-FAMILIES = 1024  # maximum number of families of disjoint groups into which a cover may be divided
+FAMILIES = 1024  # maximum number of families (sets of disjoint groups) into which a cover may be divided
 
 
 class Cover(nn.Module):
@@ -161,7 +161,7 @@ class Cover(nn.Module):
 
     @cached_property
     def nested(self) -> bool:
-        """Whether the groups of a Cover are nested: of any two groups that share an atom, one contains the other."""
+        """Whether the groups of a Cover are nested: of any two groups that share entries, one contains the other."""
         largest_first = self.offsets.diff().argsort(descending=True, stable=True)
         sets = self.members.cpu().numpy(), self.offsets.cpu().numpy(), largest_first.cpu().numpy()
         return bool(kernels.nested(*sets, len(self.atoms)))
@@ -186,7 +186,7 @@ class Cover(nn.Module):
     def colours(self) -> Tensor:
         """Cover of overlapping groups: the index of the family of each group (int64 tensor [groups]).
 
-        The groups of a family are disjoint. A greedy graph colouring finds the families. It starts with the largest
+        A family is a set of disjoint groups. A greedy graph colouring finds the families. It starts with the largest
         groups.
         """
         most = int(self.multiplicity.max()) if len(self.atoms) else 0
@@ -220,7 +220,9 @@ class Cover(nn.Module):
 
 
 class Numbered(Sequence):
-    """Names of the overlapping groups or atoms of a Cover, such as `group 0`, `group 1`, ..., made on demand."""
+    """Names of the groups of a Cover, or of its atoms (sets of entries that no group divides), made on demand.
+
+    The names are a noun with an index, such as `group 0` and `group 1`."""
 
     def __init__(self, noun: str, count: int):
         self.noun, self.numbers = noun, range(count)
@@ -284,10 +286,10 @@ def cover_families(families: Sequence[Partition]) -> Cover:
         code = torch.unique(code * (len(family) + 1) + group + 1, return_inverse=True)[1]
     atoms = int(code.max()) + 1 if len(code) else 0
     first = torch.empty(atoms, dtype=torch.long)
-    first[code] = torch.arange(len(code))  # for each atom (set that no family divides), one of its entries
+    first[code] = torch.arange(len(code))  # for each atom (set that no Partition divides), one of its entries
     shape, parameter = families[0].shape, families[0].parameter
     partition = Partition(code.view(wide[0].shape), Numbered("atom", atoms), shape, "one", parameter)
-    of_atoms = [group[first] for group in ids]  # for each family, the group of each atom
+    of_atoms = [group[first] for group in ids]  # for each Partition, the group of each atom
     shifts = torch.tensor([0, *(len(family) for family in families)]).cumsum(0).tolist()
     owner = torch.cat([group[group >= 0] + shift for group, shift in zip(of_atoms, shifts, strict=False)])
     members = torch.cat([(group >= 0).nonzero()[:, 0] for group in of_atoms])
@@ -319,7 +321,10 @@ def _integers(values, what: str) -> Tensor:
 
 
 def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: Partition) -> None:
-    """Refuse overlapping groups of a Cover that are empty, have members that are not atoms, or repeat a member."""
+    """Refuse mistakes in the member lists of the groups of a Cover; raises UserError.
+
+    Groups may overlap. The members of a group are indices of atoms (sets of entries that no group divides). A list must
+    not be empty, have an index that is out of range, or have an index twice."""
     of = atoms.parameter
     if len(offsets) != len(names) + 1:
         raise UserError(f"{len(names)} groups of {of} need {len(names) + 1} offsets, got {len(offsets)}")
@@ -344,5 +349,5 @@ def _check_sets(members: Tensor, offsets: Tensor, names: Sequence[str], atoms: P
 
 
 def _group_at(offsets: Tensor, at: int) -> int:
-    """Cover of overlapping groups: the group that contains the member at index `at` of the list of all members."""
+    """Cover of overlapping groups: the group of the member at index `at` in the list of the members of all groups."""
     return int(torch.searchsorted(offsets, at, right=True)) - 1

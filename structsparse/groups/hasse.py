@@ -165,7 +165,7 @@ def _of_sets(groups: nn.Module, sizes: np.ndarray, alive: np.ndarray | None) -> 
     """The Hasse diagram of overlapping groups; equal groups become one group that has all their names."""
     members, offsets = groups.members.cpu().numpy(), groups.offsets.cpu().numpy()
     sets = csr_array((np.ones(len(members)), members, offsets), shape=(len(groups), len(groups.multiplicity)))
-    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups]: number of atoms in both groups
+    common, count = (sets @ sets.T).toarray(), np.diff(offsets)  # [groups, groups]: number of shared atoms
     within = common == count[:, None]
     first = (within & within.T).argmax(1)  # for each group, the first group that equals it
     distinct = np.unique(first)

@@ -1,8 +1,8 @@
 """Wiring of a network: for each layer, the layer that reads its units, and the operations between the two layers.
 
 The forward functions are traced by torch.fx four times: in training and in evaluation mode, each with and without
-optional arguments. A link between two layers counts only if all four graphs agree. If a forward function cannot be
-traced, the children of the module are traced instead."""
+optional arguments. A link joins a layer to the layer that reads its units. It counts only if all four graphs agree. If
+a forward function cannot be traced, the children of the module are traced instead."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Between(NamedTuple):
 
 
 class Link(NamedTuple):
-    """Wiring: a link between two layers: the layer `consumer`, and no other, reads the units of the layer `producer`.
+    """Wiring: a link from a layer to its reader: the layer `consumer` alone reads the units of the layer `producer`.
 
     If the units cannot be removed, `problem` says why.
     """
@@ -67,18 +67,18 @@ class Link(NamedTuple):
     problem: str = ""
 
     def same(self, other: Link) -> bool:
-        """Whether two links of the wiring have the same consumer, problem and operations in between."""
+        """Whether two wiring links (pairs of a layer and its reader) have the same reader, problem and operations."""
         return self.signature() == other.signature()
 
     def signature(self) -> tuple:
-        """The parts of a wiring link that must agree in all traced graphs."""
+        """The parts of a wiring link (a layer and its reader) that must agree in all traced graphs of the network."""
         return self.consumer, self.problem, [part.what for part in self.between]
 
 
 def links(model: nn.Module) -> list[Link]:
     """Wiring of a network: each layer whose units might be removed, with the layer that reads the units.
 
-    The links are in the order of `named_modules`."""
+    Each pair of such layers is a `Link`. The list has the order of `named_modules`."""
     found: dict[str, Link] = {}
     _collect(model, "", found)
     for name, layer in model.named_modules():
@@ -104,7 +104,9 @@ def plain(name: str, layer: nn.Module, faults: dict[str, str]) -> str:
 
 
 def _check(model: nn.Module, link: Link, faults: dict[str, str]) -> Link:
-    """Wiring: fill in the `problem` of a link if one of its layers must not change, or if their shapes do not match."""
+    """Wiring: fill in the `problem` of a link (a layer and its reader) if units of the layer cannot be removed.
+
+    The reasons are that one of the two layers must not change, or that their shapes do not match."""
     ends = [name for name in (link.producer, link.consumer) if name]
     problem = next((why for name in ends if (why := plain(name, model.get_submodule(name), faults))), link.problem)
     if not problem and link.consumer:
@@ -154,7 +156,7 @@ def shared_layers(model: nn.Module) -> dict[str, str]:
 
 
 def _feed_forward(name: str, layer: nn.Module) -> Link:
-    """Wiring: the link between linear1 and linear2 of a transformer encoder or decoder layer."""
+    """Wiring: the link from linear1 to linear2, which reads its units, in a transformer encoder or decoder layer."""
     producer, consumer = _path(name, "linear1"), _path(name, "linear2")
     if isinstance(layer.activation, nn.Module):
         part = _module_between(_path(name, "activation"), layer.activation)
@@ -176,7 +178,9 @@ class _Tracer(fx.Tracer):
 
 
 def _collect(model: nn.Module, prefix: str, found: dict[str, Link]) -> None:
-    """Wiring: collect the links inside a module, by tracing the module; if this fails, by tracing its children."""
+    """Wiring: find which layer reads the units of each layer inside a module; adds these pairs (links) to `found`.
+
+    The forward function of the module is traced. If this fails, the children of the module are traced instead."""
     if type(model) in (*ENCODERS, *LAYERS, nn.MultiheadAttention, SlimAttention):
         return
     graphs = _graphs(model)
@@ -215,9 +219,9 @@ def _graphs(model: nn.Module) -> list[fx.Graph] | None:
 
 
 def _follow(model: nn.Module, graph: fx.Graph):
-    """Wiring: yield a link from each layer of a traced graph to the layer that reads its output.
+    """Wiring: yield, for each layer of a traced graph, a `Link` to the layer that reads its output.
 
-    If there is no such layer, the link says why."""
+    If there is no such layer, the field `problem` of the `Link` says why."""
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     read = [node.target.rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"]
     for node in graph.nodes:
@@ -237,7 +241,7 @@ def _follow(model: nn.Module, graph: fx.Graph):
 def _walk(model: nn.Module, start: fx.Node) -> Link:
     """Wiring: follow the output of one layer through a traced graph to the layer that reads the output.
 
-    Returns the link of both layers, with the operations between them.
+    Returns a `Link`, which names both layers and the operations between them.
     """
     between, node = [], start
     while True:

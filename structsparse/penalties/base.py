@@ -69,9 +69,9 @@ class Penalty(nn.Module, ABC):
     convex = True  # whether the penalty is a convex function of the weights
     is_null = False  # whether the penalty is zero everywhere, so that no prox is needed
     discrete = False  # whether each weight must be one of a few allowed values
-    binds_all = False  # whether one regularization term with this penalty may cover all parameters of a model
-    reweightable = False  # whether the class `Reweighting` may change the group factors between rounds of training
-    # whether one limit holds for the nonzero groups of all families together; a family is a set of disjoint groups
+    binds_all = False  # whether this penalty may apply to all parameters of a model, with none left unpenalised
+    reweightable = False  # whether the class `Reweighting` may change the group factors between two trainings
+    # whether one limit holds for the nonzero groups of all families together, see `families`
     shared = False
     learn = False  # whether training updates the allowed values of the weights, see `discrete.learn`
     ridge = 0.0  # coefficient of an added term ridge / 2 * (sum of squared weights), see the class `Ridged`
@@ -153,17 +153,19 @@ class Penalty(nn.Module, ABC):
 
     @property
     def families(self) -> list[int]:
-        """Penalty base class: the number of groups in each family of disjoint groups, as a list.
+        """Penalty base class: the number of groups in each family, as a list.
 
-        An empty list means that the number of nonzero groups cannot be limited."""
+        A family is a set of disjoint groups that share one strength. An empty list means that the number of nonzero
+        groups cannot be limited."""
         return []
 
     def cut_(self, W: Tensor, steps: Steps, choose: Choose) -> None:
         """Penalty base class: the prox, in place, at strengths that the callback `choose` picks.
 
-        The callback limits the number of nonzero groups. For each family of disjoint groups, with index k,
-        choose(k, critical strengths of its groups) returns a strength and a mask of groups. The prox of this family has
-        this strength, and the masked groups must become zero."""
+        The callback limits the number of nonzero groups. The groups form families; a family is a set of disjoint groups
+        that share one strength. The critical strength of a group is the strength at which the prox makes it zero. For
+        the family of index k, choose(k, critical strengths of its groups) returns the strength of its prox, and a mask
+        of the groups that must become zero."""
         raise NotImplementedError(f"{type(self).__name__} has no families of disjoint groups")
 
     # --- methods for the constraint W >= 0
@@ -283,14 +285,14 @@ class Penalty(nn.Module, ABC):
 
     @classmethod
     def at_start(cls, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
-        """Penalty base class: prepare the penalties of one regularization term at the start of training.
+        """Penalty base class: prepare penalties of this class at the start of training.
 
         `penalties` and `weights` give the penalty and the weights for each parameter name. By default nothing happens.
         """
 
     @classmethod
     def at_end(cls, penalties: Mapping[str, Penalty], weights: Mapping[str, Tensor]) -> None:
-        """Penalty base class: update the penalties of one regularization term at the end of training.
+        """Penalty base class: update penalties of this class at the end of training.
 
         `penalties` and `weights` give the penalty and the weights for each parameter name. By default nothing happens.
         """
@@ -303,8 +305,7 @@ class Penalty(nn.Module, ABC):
 def past_signs(grad: Tensor, W: Tensor, cut: Tensor) -> Tensor:
     """Shared by all penalties: the smallest subgradient grad + cut * sign(W), entry by entry.
 
-    `grad` is the gradient of all terms of the objective except cut * |W|. The sign of zero may be any number from -1 to
-    1."""
+    `grad` is the gradient of the objective without cut * |W|. The sign of zero may be any number from -1 to 1."""
     return torch.where(W != 0, grad + cut * W.sign(), grad - torch.clamp(grad, -cut, cut))
 
 

@@ -74,14 +74,17 @@ class Blocks(Penalty):
 
     @property
     def families(self) -> list[int]:
-        """Number of groups in the only family of a group lasso penalty over disjoint groups, as a list of length 1."""
+        """Number of groups of a group lasso penalty over disjoint groups, as a list of length 1.
+
+        All groups are one family: they share one strength."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
         """Prox of a group lasso penalty over disjoint groups at a strength that the callback `choose` picks, in place.
 
-        choose(0, critical strengths of the groups) returns the strength and a mask of groups. The masked groups become
-        exactly zero. 0 is the index of the only family."""
+        The critical strength of a group is the strength at which the prox makes it zero. From all critical strengths,
+        choose(0, critical strengths) returns the strength of the prox, and a mask of the groups that become exactly
+        zero. The 0 says that all groups share one strength (they are family 0)."""
         strength, dead = choose(0, self.entering(torch.where(W == 0, 0.0, W / steps)))
         if strength > 0:
             self.strength = strength

@@ -2,8 +2,8 @@
 
 The penalties are log-sum, minimax concave (MCP), l0 and the reweighted group lasso. The result of training depends on
 the starting point. Each prox is the global minimum of its objective. With groups, the prox of log-sum and MCP needs one
-step size for all entries. `Reweighting` instead trains in rounds with a weighted group lasso, which allows a step per
-entry."""
+step size for all entries. `Reweighting` instead trains several times with a weighted group lasso, which allows a step
+per entry."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class L0(Radial):
 
     def height(self, size: Tensor) -> Tensor:
         """Nonconvex l0 penalty: 1 for a nonzero group norm or absolute entry, 0 for zero."""
-        return (size > 0) + 0 * size  # the second term gives autograd a gradient (zero)
+        return (size > 0) + 0 * size  # adding 0 * size gives autograd a gradient (zero)
 
     def slope(self, size: Tensor) -> Tensor:
         """Nonconvex l0 penalty: the derivative of the penalty at a group norm or absolute entry, zero everywhere."""
@@ -195,14 +195,16 @@ class L0(Radial):
 
 
 class Round(NamedTuple):
-    """Nonconvex penalty by reweighting: a summary of one round of training."""
+    """Nonconvex penalty by reweighting: a summary of one round, which is a training and an update of group factors.
 
-    number: int  # index of the round, from 1
+    The new factor of a group is its initial factor * growth^number * a multiplier computed from its norm."""
+
+    number: int  # index of the round of training, from 1
     alive: int  # number of nonzero groups
     groups: int  # number of all groups
     scale: float  # norm to which group norms are compared: epsilon, or the median norm of nonzero groups
-    lightest: float  # minimum over nonzero groups of new factor / (initial factor * growth^number)
-    heaviest: float  # maximum over nonzero groups of new factor / (initial factor * growth^number)
+    lightest: float  # the norm of each nonzero group gives a multiplier of its factor: the smallest multiplier
+    heaviest: float  # the norm of each nonzero group gives a multiplier of its factor: the largest multiplier
 
     def __str__(self) -> str:
         return (
@@ -212,10 +214,10 @@ class Round(NamedTuple):
 
 
 class Reweighting:
-    """Nonconvex penalty by reweighting: rounds of group lasso training, which give large groups smaller factors.
+    """Nonconvex penalty by reweighting: repeated group lasso training, which gives large groups smaller factors.
 
-    After each round, `update` sets the factor weight_g of each group g from its initial factor base_g and its weights
-    W_g:
+    After each training (a round), `update` sets the factor weight_g of each group g from its initial factor base_g and
+    its weights W_g:
     - With `epsilon`: weight_g <- base_g * epsilon / (epsilon + ||W_g||). If loss plus group lasso falls, so does loss
       plus LogSum(strength, epsilon).
     - Without epsilon: weight_g <- base_g * (median norm of nonzero groups) / ||W_g||. Zero groups stay zero.
@@ -233,9 +235,9 @@ class Reweighting:
 
     @torch.no_grad()
     def update(self, W: Tensor) -> Round:
-        """Nonconvex penalty by reweighting: set the group factors for the next round.
+        """Nonconvex penalty by reweighting: set the group factors for the next training.
 
-        `W` holds the weights that training found in the last round."""
+        `W` holds the weights that the last training found."""
         groups = self.penalty.groups
         norms, alive = self.penalty.sizes(W), groups.alive(W)
         scale = self.epsilon if self.epsilon is not None else float(norms[alive].median()) if alive.any() else 0.0
@@ -246,11 +248,11 @@ class Reweighting:
         return Round(self.rounds, int(alive.sum()), len(groups), scale, min(living), max(living))
 
     def state_dict(self) -> dict:
-        """Nonconvex penalty by reweighting: number of rounds and initial group factors, for a checkpoint.
+        """Nonconvex penalty by reweighting: number of trainings so far and initial group factors, for a checkpoint.
 
         The group lasso penalty itself saves the current factors."""
         return {"rounds": self.rounds, "base": self.base}
 
     def load_state_dict(self, state: dict) -> None:
-        """Nonconvex penalty by reweighting: restore the number of rounds and the initial group factors."""
+        """Nonconvex penalty by reweighting: restore the number of trainings so far and the initial group factors."""
         self.rounds, self.base = state["rounds"], state["base"]

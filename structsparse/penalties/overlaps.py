@@ -1,4 +1,4 @@
-"""Overlapping group lasso penalties: exact prox, one prox per family of disjoint groups, or consensus ADMM."""
+"""Overlapping group lasso penalties: exact prox, one prox for each set of disjoint groups, or consensus ADMM."""
 
 from __future__ import annotations
 
@@ -180,22 +180,25 @@ class NestedGroupLasso(OverlappingGroupLasso):
 
     @property
     def families(self) -> list[int]:
-        """Overlapping (nested) group lasso penalty: the number of groups in the only family, as a list of length 1."""
+        """Overlapping (nested) group lasso penalty: the number of groups, as a list of length 1.
+
+        All groups are one family: they share one strength."""
         return [len(self.groups)]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
         """Overlapping (nested) group lasso penalty: the prox at a strength that the callback `choose` picks.
 
-        choose(0, critical strengths of the groups) returns the strength and a mask of groups. The masked groups become
-        exactly zero. 0 is the index of the only family."""
+        The critical strength of a group is the strength at which the prox makes it zero. From all critical strengths,
+        choose(0, critical strengths) returns the strength of the prox, and a mask of the groups that become exactly
+        zero. The 0 says that all groups share one strength (they are family 0)."""
         prox.cut_nested_(W, self.groups, steps, choose, self.tolerance)
 
 
 class SequentialGroupLasso(OverlappingGroupLasso):
-    """Overlapping group lasso penalty with an approximate prox: one family of disjoint groups after the other.
+    """Overlapping group lasso penalty with an approximate prox: one set of disjoint groups after the other.
 
-    The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g are the entries of group g,
-    weight_g is its factor, and i runs over all entries in groups.
+    Such a set is called a family. The value is strength * ((1 - mix) * sum_g weight_g ||W_g|| + mix * sum |W_i|). W_g
+    are the entries of group g, weight_g is its factor, and i runs over all entries in groups.
 
     If groups of different families overlap, `prox_` is not the prox of this value. Training then does not reach the
     optimum.
@@ -220,13 +223,13 @@ class SequentialGroupLasso(OverlappingGroupLasso):
         self.turns = prox.turns(cover, colours)
 
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """Overlapping group lasso penalty: the approximate prox, in place, one family of groups after the other."""
+        """Overlapping group lasso penalty: approximate prox, in place, one set of disjoint groups after the other."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
         return prox.shrink_in_turn_(W, self.groups, self.turns, *strengths, steps)
 
     @property
     def families(self) -> list[int]:
-        """Overlapping group lasso penalty: the number of groups in each family of disjoint groups.
+        """Overlapping group lasso penalty: the number of groups in each family (set of disjoint groups).
 
         The list is empty, and no budget of groups is possible, if there are several families and single entries are
         penalised."""
@@ -235,10 +238,11 @@ class SequentialGroupLasso(OverlappingGroupLasso):
         return [turn.groups.stop - turn.groups.start for turn in self.turns]
 
     def cut_(self, W: Tensor, steps: Steps, choose: prox.Choose) -> None:
-        """Overlapping group lasso penalty: the prox of each family of groups at a strength that `choose` picks.
+        """Overlapping group lasso penalty: the prox of each set of disjoint groups at a strength that `choose` picks.
 
-        choose(k, critical strengths of the groups of family k) returns the strength for the family and a mask of
-        groups. The masked groups become exactly zero."""
+        Such a set, a family, shares one strength. The critical strength of a group is the strength at which the prox
+        makes it zero. For family k, choose(k, critical strengths of its groups) returns the strength, and a mask of the
+        groups that become exactly zero."""
         prox.cut_in_turn_(W, self.groups, self.turns, steps, choose)
 
 

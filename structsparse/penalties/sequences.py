@@ -13,7 +13,7 @@ from structsparse.penalties.base import Penalty, checked, checked_entry_weights,
 from structsparse.prox import Steps
 from structsparse.prox.steps import refuse_entry_steps
 
-ROUNDS = 100  # maximum number of rounds of Dinkelbach's method; usually fewer than 12 are needed
+ROUNDS = 100  # maximum number of iterations of Dinkelbach's method; usually fewer than 12 are needed
 
 
 class Coupled(Penalty):
@@ -100,7 +100,7 @@ class FusedLasso(Coupled):
 
 
 def _weakest(sums: Tensor, mix: float, strength: Tensor) -> Tensor:
-    """Fused lasso penalty on sequences: one round of Dinkelbach's method for the critical strength.
+    """Fused lasso penalty on sequences: one iteration of Dinkelbach's method for the critical strength.
 
     Returns the ratio pull / cost of the interval with the largest pull - strength * cost.
     - Pull: minus the sum of the gradients of the loss over the interval.

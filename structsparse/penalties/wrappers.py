@@ -156,21 +156,22 @@ class Ridged(_Around):
 
     @torch.no_grad()
     def conjugate(self, gradient: Tensor) -> Dual | None:
-        """Ridge penalty wrapper: the dual of the inner penalty plus ridge at a gradient of the loss."""
+        """Ridge penalty wrapper: the `Dual` of inner penalty plus ridge at a gradient: share and convex conjugate."""
         return self._conjugate(gradient, self.penalty.prox_) if self.ridge > 0 else self.penalty.conjugate(gradient)
 
     @torch.no_grad()
     def nonnegative_conjugate(self, gradient: Tensor) -> Dual | None:
-        """Ridge penalty wrapper: the dual of the inner penalty plus ridge at a gradient, under W >= 0."""
+        """Ridge penalty wrapper: the `Dual` of inner penalty plus ridge at a gradient, under the constraint W >= 0."""
         if self.ridge > 0:
             return self._conjugate(gradient, self.penalty.nonnegative_prox_)
         return self.penalty.nonnegative_conjugate(gradient)
 
     def _conjugate(self, gradient: Tensor, prox_: Callable[[Tensor, Steps], Tensor]) -> Dual:
-        """Ridge penalty wrapper: the dual of inner penalty plus ridge at a gradient of the loss, for a ridge above 0.
+        """Ridge penalty wrapper: the convex conjugate of (inner penalty + ridge) at -gradient, for a ridge above 0.
 
-        For the convex conjugate, the prox of the inner penalty is applied to -gradient / ridge, with steps of 1 /
-        ridge."""
+        The conjugate is the maximum over V of -<gradient, V> - penalty(V) - ridge / 2 * ||V||^2. The prox of the inner
+        penalty at -gradient / ridge, with the step 1 / ridge, is the V of the maximum. The result is a `Dual`, with a
+        share of 1: any gradient is feasible in the dual problem."""
         best = prox_(gradient / -self.ridge, 1 / self.ridge)
         pulled = -float((gradient * best).sum()) - self.ridge / 2 * float(best.square().sum())
         return Dual(1.0, pulled - float(self.penalty.value(best)))

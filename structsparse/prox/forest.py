@@ -177,7 +177,7 @@ def _clip_level(node: Tensor, value: Tensor, count: Tensor, reach: Tensor):
     while True:
         mass = torch.zeros_like(reach).index_add_(0, above, values * counts)
         total = torch.zeros_like(reach).index_add_(0, above, counts)
-        # the clipping heights rise from round to round; `maximum` keeps rounding errors from lowering them
+        # the clipping heights rise in each iteration; `maximum` keeps rounding errors from lowering them
         limit = torch.maximum(limit, torch.where(mass > reach, (mass - reach) / total, 0.0))
         stays = values > limit[above]
         if stays.all():

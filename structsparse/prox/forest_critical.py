@@ -110,8 +110,9 @@ def _reaching(direct: Tensor, weight: Tensor, around: Tensor, tiers: list[Tensor
 def cut_nested_(W: Tensor, cover: Cover, steps: Steps, choose: Choose, tolerance: float = TOLERANCE) -> Tensor:
     """Prox of nested groups at a strength that the callback `choose` picks from the critical strengths, in place.
 
-    choose(0, critical strengths [groups]) returns the strength and a mask of groups. The masked groups become exactly
-    zero. 0 is the index of the only family.
+    The critical strength of a group is the strength at which the prox makes it zero. From all critical strengths,
+    choose(0, critical strengths) returns the strength of the prox, and a mask of the groups that become exactly zero.
+    The 0 says that all groups share one strength (they are family 0).
     """
     if (cover.weight == 0).any():
         name = cover.names[int((cover.weight == 0).nonzero()[0])]

@@ -4,8 +4,8 @@ Groups are unions of disjoint atoms. If all entries of an atom have the same ste
 number. It is then enough to solve the problem for the norms of the atoms. With a step per entry the problem is solved
 for all entries.
 
-The method is block coordinate descent on the dual. It converges within a few rounds if groups hardly overlap or are
-nested. Harder problems of at most a thousand groups go to `prox.overlaps_interior`.
+The method is block coordinate descent on the dual. It converges within a few passes over the groups if they hardly
+overlap or are nested. Harder problems of at most a thousand groups go to `prox.overlaps_interior`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MANY = 1 << 16  # total size of all groups above which the interior point method
 CHECK = 50  # number of dual ascent iterations between two computations of the duality gap, which wait for the device
 WARNED = weakref.WeakSet()  # covers (sets of groups) for which a warning of an inexact prox was given
 
-# function (x, steps, over_atoms): the prox of x, which holds the norms of atoms if over_atoms, else entries
+# function (x, steps, over_atoms): the prox of x. x holds entries, or, if over_atoms, the norms of atoms (sets of
+# entries that no group divides)
 Solve = Callable[[Tensor, Steps, bool], Tensor]
 
 
@@ -207,7 +208,7 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
     if over_atoms or not _without_copies(cover):
         start = torch.zeros(int(starts[-1]), dtype=torch.float64) if dual is None else dual
         if even and cover.nested:
-            start.zero_()  # for nested groups, one round that starts at zero is exact
+            start.zero_()  # for nested groups, one pass over the groups that starts at zero is exact
         sets = bounds, members, offsets, starts, cover.size.argsort(stable=True).numpy(), reach.numpy()
         best, length, rounds = x.clone(), steps.clone(), min(rounds, _rounds(cover, int(starts[-1])))
         _, distance = kernels.descend(best.numpy(), length.numpy(), even, *sets, start.numpy(), tolerance, rounds)
@@ -220,14 +221,14 @@ def minimise_by_kernels(x, steps, cover, reach, over_atoms, tolerance, dual, rou
 
 
 def _rounds(cover: Cover, copies: int) -> int:
-    """Overlapping groups prox: maximum number of rounds of dual descent, before the interior point method."""
+    """Overlapping groups prox: maximum number of passes of dual descent, before the interior point method."""
     return min(ROUNDS, max(PATIENCE, WORK // max(1, copies))) if len(cover) <= FEW else ROUNDS
 
 
 def _by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas) -> Minimum:
     """Overlapping groups prox: call the interior point method, with numba kernels if `walk` is set, else in torch.
 
-    `etas` holds one number per group. It is the warm start, updated in place.
+    `etas` holds the unknown of the interior point method for each group. It is the warm start, updated in place.
     """
     minimum = shrink_by_pulls(x, steps, bounds, cover, reach, tolerance, walk, etas)
     if etas is not None:

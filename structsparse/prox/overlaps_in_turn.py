@@ -1,4 +1,4 @@
-"""Prox of overlapping groups in turn: one family of disjoint groups after the other, in one pass.
+"""Prox of overlapping groups in turn: one family (a set of disjoint groups) after the other, in one pass.
 
 The result only approximates the prox of the sum of all norms.
 """
@@ -20,16 +20,17 @@ from structsparse.prox.steps import Steps, is_scalar, thresholds
 
 NEWTON_ROUNDS = 12  # number of Newton iterations; fixed, as a convergence test would wait for the GPU
 
-# function (index of a family, critical strengths of its groups): the strength, and a mask of groups to set to zero
+# function (index of a set of disjoint groups, critical strengths of its groups): the strength, and a mask of the
+# groups to set to zero
 Choose = Callable[[int, Tensor], tuple[float, Tensor]]
 
 
 class Turn(NamedTuple):
-    """Overlapping groups in turn: a family of disjoint groups, as slices into a cover sorted by family."""
+    """Overlapping groups in turn: a family (set of disjoint groups), as slices into a cover sorted by family."""
 
-    groups: slice  # positions of the groups of the family in the list of groups
-    members: slice  # positions of the family in the list of the atoms of all groups (`Cover.members`)
-    copies: slice  # positions of the family in the list of the entries of all groups
+    groups: slice  # positions of these disjoint groups in the list of groups
+    members: slice  # positions in `Cover.members`, the list of the atoms (undivided sets of entries) of all groups
+    copies: slice  # positions of their entries in the list of the entries of all groups
 
 
 def turns(cover: Cover, colours: Tensor) -> list[Turn]:
@@ -47,13 +48,14 @@ def turns(cover: Cover, colours: Tensor) -> list[Turn]:
 def shrink_in_turn_(
     W: Tensor, cover: Cover, families: list[Turn], strength: Steps, entry_strength: Steps, steps: Steps
 ) -> Tensor:
-    """Prox of overlapping groups in turn, in place: soft threshold, then the group lasso prox of each family.
+    """Prox of overlapping groups in turn, in place: soft threshold, then one group lasso prox per family.
 
-    If groups of different families overlap, this is not the prox of the sum of the norms.
+    A family is a set of disjoint groups. If groups of different families overlap, this is not the prox of the sum of
+    the norms.
     """
 
     def solve(x, steps, over_atoms):
-        """Prox of the families of overlapping groups in turn, at x.
+        """Prox of the families (sets of disjoint groups) of overlapping groups in turn, at x.
 
         `x` holds entries, or the norms of atoms (sets of entries that no group divides).
         """
@@ -67,12 +69,13 @@ def shrink_in_turn_(
 def cut_in_turn_(W: Tensor, cover: Cover, families: list[Turn], steps: Steps, choose: Choose) -> Tensor:
     """Prox of overlapping groups in turn, in place: each family with a strength that the callback `choose` picks.
 
-    choose(k, critical strengths) gets the strengths at which the groups of family k would become zero. It returns the
-    strength for the family and a mask of its groups. The masked groups become exactly zero.
+    A family is a set of disjoint groups. choose(k, critical strengths) gets the strengths at which the groups of family
+    k would become zero. It returns the strength for the family and a mask of its groups. The masked groups become
+    exactly zero.
     """
 
     def solve(x, steps, over_atoms):
-        """Prox of the families of overlapping groups in turn, at x, each family with the chosen strength.
+        """Prox of overlapping groups in turn, at x: each family (set of disjoint groups) with its chosen strength.
 
         `x` holds entries, or the norms of atoms (sets of entries that no group divides).
         """
@@ -127,14 +130,14 @@ def _shrink_family(x: Tensor, steps: Steps, at: Tensor, group: Tensor, reach: Te
 
 
 def _norms_after(w: Tensor, cut: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Prox of overlapping groups in turn: norm of each group of a family after its prox, by Newton's method.
+    """Prox of overlapping groups in turn: norms of disjoint groups after their prox, by Newton's method.
 
     `w` and `cut` hold the values and thresholds of the entries, and `group` holds their groups. `kernels.prox.blocks`
     explains why Newton's method converges.
     """
 
     def total(values):
-        """Prox of overlapping groups in turn: sum of values (one per entry) over each group of the family."""
+        """Prox of overlapping groups in turn: sum of values (one per entry) over each of the disjoint groups."""
         return values.new_zeros(groups).index_add(0, group, values)
 
     theta = total((w - torch.clamp(w, -cut, cut)).square()).sqrt()

@@ -29,7 +29,7 @@ STAGES, ROUNDS, HALVINGS, LAST_ROUNDS = 16, 25, 12, 40
 COLLAPSE = -0.9  # a group counts as zero if the relative Newton step of its unknown eta is below this
 SLOW = 3  # after this many iterations that do not halve the duality gap, the guess of zero groups is wrong
 CLOSE = 0.1  # a barrier stage ends when the squared Newton decrement is at most CLOSE * mu (coefficient of the barrier)
-DENSE = 1 << 23  # maximum number of entries of a dense matrix [groups, atoms]
+DENSE = 1 << 23  # maximum number of entries of a dense matrix [groups, atoms (sets that no group divides)]
 
 
 class Minimum(NamedTuple):
@@ -41,7 +41,7 @@ class Minimum(NamedTuple):
 
 
 class State(NamedTuple):
-    """Interior point prox of overlapping groups: one point of the iteration.
+    """Interior point prox of overlapping groups: one point of the iteration, given by one unknown eta per group.
 
     At this point, an entry x becomes v = x / (1 + step * pull). The pull of an entry is the sum of threshold / eta over
     its groups.
@@ -51,7 +51,7 @@ class State(NamedTuple):
     slope: Tensor  # [groups]: derivative of the objective with barrier, with respect to log(eta)
     pulls: Tensor  # [groups]: threshold / eta of each group
     squares: Tensor  # [groups]: (threshold / eta) * squared norm of the entries of each group
-    # [3, atoms]: sums over the entries of each atom of v^2, step * v^2 / (1 + step * pull), and step * v^2
+    # [3, atoms]: for each atom (set of entries), the sums of v^2, step * v^2 / (1 + step * pull), and step * v^2
     sums: Tensor
 
 
@@ -85,8 +85,8 @@ class Entries:
     def sums_at_zero(self) -> Tensor:
         """Interior point prox of overlapping groups: three sums over the entries x of each atom (tensor [3, atoms]).
 
-        Groups are unions of disjoint atoms. The sums describe the term (v - x)^2 / (2 steps) of the objective at v = 0:
-        - The sum of x^2 / steps is twice this term.
+        Groups are unions of disjoint atoms. The sums describe (v - x)^2 / (2 steps), a part of the objective, at v = 0:
+        - The sum of x^2 / steps is twice its value.
         - The sum of x^2 / steps^2 is the squared norm of its gradient.
         - The third sum is the first without the entries of step 0, for which x^2 / steps is infinite.
         """
@@ -119,7 +119,7 @@ class Entries:
         return terms.new_zeros(len(terms), len(self.bounds) - 1).index_add(1, self.atom, terms)
 
     def _arrays(self):
-        """Interior point prox of overlapping groups: entries, steps and bounds of atoms as numpy arrays."""
+        """Interior point prox of overlapping groups: numpy arrays of entries, steps, and bounds of entry sets."""
         return self.x.numpy(), self.steps.numpy(), self.bounds.numpy()
 
 
@@ -145,7 +145,7 @@ class Problem:
         return torch.where(self.active, self.cover.gather(values), 0.0)
 
     def state(self, etas: Tensor, mu: float, living: Tensor, zero: Tensor) -> State:
-        """Interior point prox of overlapping groups: the `State` at given unknowns eta.
+        """Interior point prox of overlapping groups: the `State` at given unknowns eta, one per group.
 
         `mu` is the coefficient of the barrier. Groups outside the mask `living` and atoms (sets of entries) in the mask
         `zero` are ignored.
@@ -157,7 +157,7 @@ class Problem:
         return State(etas, slope, pulls, squares, sums)
 
     def newton(self, at: State, mu: float, living: Tensor) -> Tensor:
-        """Interior point prox of overlapping groups: the Newton step of the unknowns eta, relative to eta.
+        """Interior point prox of overlapping groups: the Newton step of eta (one unknown per group), relative to eta.
 
         `mu` is the coefficient of the barrier.
         """
@@ -209,8 +209,8 @@ def shrink_by_pulls(
     """Prox of overlapping groups at x by the interior point method.
 
     Groups are unions of disjoint atoms. Atom k has the entries bounds[k] : bounds[k + 1]. `reach` holds the threshold
-    of the norm of each group. `walk` selects the numba kernels instead of torch code. `etas` of a similar problem serve
-    as a warm start.
+    of the norm of each group. `walk` selects the numba kernels instead of torch code. `etas` are the unknowns of the
+    method, one per group: those of a similar problem serve as a warm start.
     """
     if bool(steps.isinf().any()):  # the prox of a penalised entry with an infinite step is zero
         covered = (cover.scatter((reach > 0).double()) > 0).repeat_interleave(bounds.diff(), output_size=len(x))
@@ -260,7 +260,7 @@ def _centred(problem: Problem, etas: Tensor, mu: float) -> State:
         fall = -float(at.slope @ move)
         if not fall > CLOSE * mu:
             break
-        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # every eta stays positive
+        start, share = at.etas, min(1.0, 0.95 / max(float(-move.min()), 1e-300))  # every unknown eta stays positive
         for _ in range(HALVINGS):
             at = problem.state(start * (1 + share * move), mu, *everything)
             if float((at.slope * (start / at.etas)) @ move) <= 0.5 * fall:
@@ -286,7 +286,7 @@ def _finished(problem: Problem, etas: Tensor, dead: Tensor, tolerance: float, al
         living = problem.active & ~dead
         at = problem.state(etas, 0.0, living, zero)
         norms = problem.gather(at.sums[0]).sqrt()
-        # for the duality gap: for each atom, the sum of (reach / norm - pull) over its nonzero groups
+        # for the duality gap: for each atom (set of entries), the sum of (reach / norm - pull) over its nonzero groups
         apart = problem.cover.scatter(torch.where(living & (norms > 0), reach / norms - at.pulls, 0.0))
         total = gap + float((apart.square() * at.sums[2]).sum()) / 2
         slow = 0 if total < 0.5 * least else slow + 1

@@ -44,7 +44,7 @@ class Composite(Solver):
         self.support: dict[Tensor, Tensor] = {}
         self.iterated: list[Penalty] = []
         for parameter in self.members:
-            notes_of(parameter).pending = None  # None: backward passes make dense gradients, not factored ones
+            notes_of(parameter).pending = None  # None: backward passes make dense gradients in `.grad`
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:
         """Set the penalties of a composite solver, and masks of weights that may be nonzero (support)."""

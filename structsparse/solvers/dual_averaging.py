@@ -67,7 +67,7 @@ class RDA(RowSolver):
         self._sums(parameter)["sum"].add_(parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Dual averaging: add factored gradients of a weight table to its sum of gradients."""
+        """Dual averaging: add factored gradients (one vector per list of table rows) to the sum of gradients."""
         for gradient in notes_of(parameter).pending:
             subtract_(self._sums(parameter)["sum"], gradient, -1.0)
 
@@ -111,7 +111,9 @@ class AdagradRDA(RDA):
         self._sums(parameter)["squares"].addcmul_(parameter.grad, parameter.grad)
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """AdaGrad dual averaging: add factored gradients to the sums of gradients and of squared gradients."""
+        """AdaGrad dual averaging: add factored gradients to the sums of gradients and of squared gradients.
+
+        A factored gradient has one gradient vector per bag (list of table rows)."""
         super()._bags(group, parameter)
         state = self._sums(parameter)
         gradient = concatenated(notes_of(parameter).pending)

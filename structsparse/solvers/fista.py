@@ -196,7 +196,7 @@ class AcceleratedSGD(Solver):
         super().__init__(params, {"lr": lr, "noise": noise, "convexity": convexity, "taken": 0, "d": 1.0})
         for group in self.param_groups:
             for parameter in group["params"]:
-                notes_of(parameter).pending = None  # None: backward passes make dense gradients, not factored ones
+                notes_of(parameter).pending = None  # None: backward passes make dense gradients in `.grad`
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):

@@ -62,7 +62,7 @@ class MIRA(RowSolver):
 
 
 def _subtract_(table: Tensor, gradient: BagGradient, rate: Tensor) -> None:
-    """MIRA step of a weight table: subtract rate * gradient, where the gradient is in factored form."""
+    """MIRA step of a weight table: subtract rate * gradient, with one gradient vector per list of table rows."""
     if table.device.type == "cpu":
         subtract_(table, gradient, float(rate))
         return

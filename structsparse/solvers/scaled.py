@@ -117,7 +117,9 @@ class ScaledSGD(_ScaledSolver):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Scaled SGD: the step of factored gradients, on a scaled or a plain table."""
+        """Scaled SGD: the step of factored gradients, on a scaled or a plain table.
+
+        A factored gradient has one gradient vector per bag (list of table rows)."""
         for gradient in notes_of(parameter).pending:
             if parameter in self.tables:
                 self.tables[parameter].subtract_(gradient, group["lr"])
@@ -151,7 +153,9 @@ class ScaledAdagrad(_ScaledSolver):
             self.tables[parameter].written()
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """Scaled AdaGrad: the groupwise step of factored gradients, on a scaled or a plain table."""
+        """Scaled AdaGrad: the groupwise step of factored gradients, on a scaled or a plain table.
+
+        A factored gradient has one gradient vector per bag (list of table rows)."""
         gradient, total = concatenated(notes_of(parameter).pending), self._sum(group, parameter)
         if parameter in self.tables:
             self.tables[parameter].adagrad_(gradient, total, group["lr"], group["eps"], self._slot(parameter))
@@ -216,12 +220,12 @@ class ScaledTable:
         notes_of(self.parameter).scale = RowScale(state["factors"], self.groups.offsets)
 
     def subtract_(self, gradient: BagGradient, rate: float) -> None:
-        """SGD step of a scaled table with a factored gradient: subtract rate * gradient from the weights."""
+        """SGD step of a scaled table: subtract rate * gradient, given as one vector per bag (list of table rows)."""
         bags, bounds = self._bags(gradient)
         kernels.subtract(*bags, float(rate), *self._tracked(), *self._touched(), bounds)
 
     def adagrad_(self, gradient: BagGradient, history: Tensor, lr: float, eps: float, slot: Tensor) -> None:
-        """Groupwise AdaGrad step of a scaled table with a factored gradient.
+        """Groupwise AdaGrad step of a scaled table with a factored gradient: one vector per bag (list of table rows).
 
         For each group: history += |gradient|^2, then weights -= lr * gradient / (sqrt(history) + eps)."""
         bags, bounds = self._bags(gradient)
@@ -246,7 +250,7 @@ class ScaledTable:
         self.state["counts"].copy_(torch.where(squares > 0, self.groups.offsets.diff(), 0))
 
     def _bags(self, gradient: BagGradient):
-        """Arrays of a factored gradient and of the scaled table, and the row range of each kernel thread."""
+        """Arrays of a gradient by bags (lists of rows) and of the scaled table, and the row range of each thread."""
         ids, offsets, residuals = (tensor.numpy() for tensor in gradient)
         return (ids, offsets, residuals, self._memory()), kernels.owners(ids, self.groups.offsets.numpy())
 

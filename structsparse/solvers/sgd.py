@@ -16,7 +16,8 @@ from structsparse.weights.notes import notes_of
 class RowSolver(Solver):
     """Base of SGD and AdaGrad on table rows, from dense gradients and factored gradients.
 
-    Dense gradients are in `.grad`, factored gradients in the list `notes_of(parameter).pending`."""
+    A factored gradient has one gradient vector per bag (list of table rows). Dense gradients are in `.grad`, factored
+    gradients in the list `notes_of(parameter).pending`."""
 
     def __init__(self, params, defaults: dict) -> None:
         if not defaults["lr"] >= 0:
@@ -28,7 +29,7 @@ class RowSolver(Solver):
                 notes_of(parameter).pending = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Delete the dense and the factored gradients of an SGD or AdaGrad solver."""
+        """Delete the gradients of an SGD or AdaGrad solver: dense, and factored (one vector per list of table rows)."""
         super().zero_grad(set_to_none)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -36,7 +37,9 @@ class RowSolver(Solver):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """SGD or AdaGrad step: update all parameters with the dense and the factored gradients."""
+        """SGD or AdaGrad step: update all parameters with the dense and the factored gradients.
+
+        A factored gradient has one gradient vector per bag (list of table rows)."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -54,7 +57,7 @@ class RowSolver(Solver):
         raise NotImplementedError
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """SGD or AdaGrad step of the table rows that occur in factored gradients."""
+        """SGD or AdaGrad step of the table rows in factored gradients, with one vector per list of rows."""
         raise NotImplementedError
 
     def _slot(self, parameter: Tensor) -> Tensor:
@@ -80,7 +83,7 @@ class RowSGD(RowSolver):
         parameter.sub_(parameter.grad, alpha=group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """The SGD step of the table rows that occur in factored gradients."""
+        """The SGD step of the table rows in factored gradients, which have one vector per list of rows."""
         for gradient in notes_of(parameter).pending:
             subtract_(parameter, gradient, group["lr"])
 
@@ -107,7 +110,7 @@ class RowAdagrad(RowSolver):
         parameter.addcdiv_(parameter.grad, total.sqrt().add_(group["eps"]), value=-group["lr"])
 
     def _bags(self, group: dict, parameter: Tensor) -> None:
-        """SGD with AdaGrad step sizes: the step of the table rows that occur in factored gradients."""
+        """SGD with AdaGrad step sizes: the step of the rows in factored gradients (one vector per list of rows)."""
         total = self._sum(group, parameter)
         gradient = concatenated(notes_of(parameter).pending)
         adagrad_(parameter, total, gradient, group["lr"], group["eps"], self._slot(parameter))

@@ -6,7 +6,7 @@ W denotes the penalised weights, and `gradient` the gradient of the mean loss at
 - Groups to be woken: dead (zero) groups that become nonzero in prox(W - gradient). The gradient "would wake" them. They
   are zero only because of a budget or mini-batch noise.
 - Duality gap, for convex losses and penalties: a bound on the objective minus its minimum.
-- Near gap: a bound on the objective minus its minimum over a neighbourhood of the weights."""
+- Near gap: a bound on how far the objective is above its minimum within a neighbourhood of the weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from structsparse.solvers.base import Proof
 from structsparse.weights.bags import subtract_
 from structsparse.weights.notes import notes_of
 
-BENDS = 5  # number of curvatures that `near_gap` tries
-TIGHT = 1e-4  # if the duality gap is below this share of the objective, no near gap is computed
+BENDS = 5  # number of curvatures for which `near_gap` computes a bound; the smallest bound is its result
+TIGHT = 1e-4  # the bound `near_gap` is not computed if the duality gap is below this share of the objective
 POLISH = 15  # L-BFGS iterations that refit parameters without a penalty, before a duality gap is computed
 
 
@@ -34,10 +34,10 @@ class Certificate:
     A figure is None if it is not known or was not requested."""
 
     objective: float | None = None
-    penalty: float | None = None  # value of the first penalty term, divided by its strength
+    penalty: float | None = None  # value of the main penalty (configured by `reg`), divided by its strength
     stationarity: float | None = None  # ||W - prox(W - gradient)|| at the weights W, divided by the same at W = 0
     duality_gap: float | None = None  # upper bound on the objective minus its global minimum
-    near_gap: float | None = None  # upper bound on the objective minus its minimum near the weights
+    near_gap: float | None = None  # upper bound on the objective minus its minimum in a neighbourhood of the weights
     groups_uncertified: int | None = None  # number of zero groups that a proximal gradient step makes nonzero
 
 
@@ -197,9 +197,9 @@ def near_gap(
     gradients: Mapping[str, Tensor],
     metrics: Mapping[str, Tensor],
 ) -> float:
-    """Certificate: a bound on how much the objective can fall within a neighbourhood of the weights.
+    """Certificate: the near gap, which bounds how far the objective is above its minimum near the weights.
 
-    The neighbourhood of the weights W holds all weights V with ||V - W|| <= size, where size = ||W||, or 1 if W = 0. In
+    "Near" the weights W are all weights V with ||V - W|| <= size, where size = ||W||, or 1 if W = 0. In
     these norms, `metrics` weighs the squared entries. `metrics` is positive and broadcasts to the weights.
 
     With a convex loss, for any number bend > 0, the objective can fall within the neighbourhood by at most
@@ -253,9 +253,11 @@ def prove(
     proof: Proof,
     bounded: bool = True,
 ) -> tuple[Certificate, dict[str, Tensor]]:
-    """The certificate of a stage on the whole training set, and the gradients for the penalised parameters.
+    """The certificate of a stage: figures that bound how far its fit is from an optimum, on the whole training set.
 
-    - main: the penalties of the first penalty term, by parameter name
+    Also returns the gradients of the loss with respect to the penalised parameters.
+
+    - main: the penalties that the options `reg` configure (without those of `also`), by parameter name
     - residual_at_zero: ||W - prox(W - gradient)|| at W = 0
     - proof: figures that the solver has proved; these are not computed again
     - bounded: whether the strength was fixed during training; if not, no duality gap is computed"""
@@ -296,9 +298,11 @@ def _uncertified(penalties: Mapping[str, Penalty], weights: Mapping, gradients: 
 def _gaps(
     module, batches: Sequence, penalties: Mapping[str, Penalty], support, objective: float
 ) -> tuple[float | None, float | None]:
-    """Certificate: the duality gap and the near gap of the objective; a small enough duality gap serves as both.
+    """Certificate: the duality gap and the near gap of the objective; each is None if it cannot be computed.
 
-    For this computation, parameters without a penalty are refitted. Afterwards they get their values back."""
+    The duality gap bounds how far the objective is above its global minimum. The near gap bounds how far it is above
+    its minimum within a neighbourhood of the weights. A small duality gap is returned as the near gap, too. For this
+    computation, parameters without a penalty are refitted. Afterwards they get their values back."""
     if any(penalty.is_null for penalty in penalties.values()):
         return None, None
     free = {name: p for name, p in module.named_parameters() if name not in penalties}

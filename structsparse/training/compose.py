@@ -25,7 +25,7 @@ from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
-# options of `reg` that belong to the training stage, not to the penalty term
+# options of `reg` that belong to the training stage, not to the penalty
 SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
 BASE = "_"  # the first letter of names of files and folders in conf/ that only serve to be included by others
 
@@ -92,7 +92,7 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
 
 
 def term_of(name: str, reg: DictConfig) -> Term:
-    """Composed configuration: compose a penalty term from its options `reg`.
+    """Composed configuration: compose a penalty term (penalty, groups and parameters) from its options `reg`.
 
     `name` is the place of these options in the configuration: `reg` or `also.NAME`."""
     for key in OmegaConf.missing_keys(reg):

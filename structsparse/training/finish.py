@@ -212,7 +212,7 @@ def print_living(console: Console, figures: Mapping[str, object], table: Table) 
         return
     lives = table.header.index("lives")
     header, *rows = [row[:lives] + row[lives + 1 :] for row in [table.header, *table.rows] if row[lives] != "no"]
-    # counts of all groups of the model; a table with very many groups lists only some of them
+    # numbers of living groups and of all groups in the model; the table may list only some of the groups
     alive, groups = figures.get("groups_alive"), figures.get("groups")
     title = f"living groups: {alive or len(rows):,} of {groups or len(table.rows):,}"
     console.print(console_table(Table(header, rows), title))

@@ -223,7 +223,7 @@ def _batches(objective: Objective, one_by_one: bool, sharing: Mapping[str, int])
 def _proximal_steps(objective: Objective) -> list[ProximalStep]:
     """Fit of a stage: the callbacks that apply the penalties during training.
 
-    A budget or ADMM applies to the first penalty term; further terms keep their strengths."""
+    A budget or ADMM applies to the penalty that `reg` configures. The penalties of `also` keep their strengths."""
     stage, support = objective.stage, objective.support
     if stage.admm is not None:
         if stage.budget is not None:
@@ -259,7 +259,9 @@ def _load_chosen(objective: Objective, checkpoints: Checkpoints, record: FitReco
 
 
 def _certified(objective: Objective, result: StageResult) -> StageResult:
-    """Fit of a stage: the result with a certificate, or with the objective alone if no certificate is wanted."""
+    """Fit of a stage: the result with a certificate, or with the objective alone if no certificate is wanted.
+
+    A certificate holds figures that bound how far the weights are from an optimum."""
     stage, figures = objective.stage, result.figures
     if not stage.proven:
         value = certificate.objective(result.module, result.data.whole("train"), result.penalties)

@@ -41,7 +41,7 @@ def check(task: Task, stage: Stage) -> None:
 
 
 def check_groups(term: Term, kind: str) -> None:
-    """Legality check: refuse a penalty term whose groups do not fit its penalty or the weight table of the task.
+    """Legality check: refuse groups in `reg` or `also` that do not fit the penalty or the weight table of the task.
 
     `kind` is the kind of the weight table, such as `arcs`."""
     penalty, prefix = term.kind, "" if term.name == "reg" else f"{term.name}."

@@ -136,8 +136,8 @@ class _Run:
     def _stages_at(self, strength: float, terms: Mapping[str, float] | None) -> list[Stage]:
         """Training run: the stages of the recipe at one strength of a regularization path.
 
-        In the first stage, the first penalty term gets the absolute strength `strength`. Further terms of this stage
-        get the absolute strengths in `terms`, by name. If `terms` is None, they keep the configured strengths."""
+        In the first stage, the penalty of `reg` gets the absolute strength `strength`. The penalties of `also` get the
+        absolute strengths in `terms`, by name. If `terms` is None, they keep the configured strengths."""
         first, *rest = self.stages(self.cfg)
         main, *further = first.terms
         main = replace(main, strength=strength, relative=False)

@@ -23,7 +23,8 @@ from structsparse.training.data import Data
 from structsparse.training.terms import Term
 from structsparse.weights.notes import notes_of
 
-TermPenalties = list[tuple[Term, dict[str, Penalty]]]  # penalty terms of a stage, with penalties by parameter name
+# penalty terms of a stage (`reg`, then those of `also`), each with its penalties by parameter name
+TermPenalties = list[tuple[Term, dict[str, Penalty]]]
 
 
 @dataclass
@@ -77,18 +78,18 @@ class Objective:
 
     @property
     def penalties(self) -> dict[str, Penalty]:
-        """The objective of a stage: the penalty of each parameter by name, parameters of the first term first."""
+        """The objective of a stage: the penalty of each parameter by name: first those of `reg`, then of `also`."""
         return {name: penalty for _, penalties in self.terms for name, penalty in penalties.items()}
 
     @property
     def main(self) -> dict[str, Penalty]:
-        """The objective of a stage: the penalties of the first term, to which a budget and ADMM apply."""
+        """The objective of a stage: the penalties that `reg` configures, to which a budget and ADMM apply."""
         return self.terms[0][1]
 
 
 @dataclass(frozen=True)
 class Strengths:
-    """The absolute strengths of the penalty terms of a stage.
+    """The absolute strengths of the penalty terms of a stage: first `reg`, then each entry of `also`.
 
     A strength is None if it is not known, or if nothing is penalised."""
 
@@ -142,7 +143,7 @@ class StageResult:
 
     data: Data
     module: lightning.LightningModule
-    penalties: dict[str, Penalty]  # by parameter name; parameters of the first term come first
+    penalties: dict[str, Penalty]  # by parameter name; parameters that `reg` penalises come first
     figures: StageFigures = field(default_factory=StageFigures)
     at_zero: dict[str, Tensor] = field(default_factory=dict)  # gradient of mean loss at zero weights, by parameter
     at_end: dict[str, Tensor] = field(default_factory=dict)  # gradient of mean loss at final weights, by parameter

@@ -50,7 +50,8 @@ class Task(ABC):
     def build(self, stage: Stage, data: Data) -> tuple[TaskModule, TermPenalties]:
         """Task interface: build the module of a stage with initial weights, and the penalty terms of the stage.
 
-        A model that is estimated by counting has no penalty terms and is not trained."""
+        A penalty term is the penalty that `reg` or an entry of `also` configures. A model that is estimated by counting
+        has no penalty terms and is not trained."""
 
     @abstractmethod
     def validate(self, stage: Stage, data: Data, optimizer: torch.optim.Optimizer) -> None:

@@ -1,4 +1,4 @@
-"""The penalty terms of an objective; each term has a penalty, parameters, groups and a strength."""
+"""The penalty terms of an objective: `reg`, then the entries of `also`, each with a penalty, groups and a strength."""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ class _BagSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, residuals: Tensor):
-        """The gradient of bag sums with respect to the table: dense, or factored and appended to the list `pending`."""
+        """The gradient of bag sums with respect to the table: dense, or as bags and residuals in `pending`.
+
+        A residual is the gradient with respect to the sum of a bag (list of table rows)."""
         ids, offsets, table = ctx.saved_tensors
         gradient = BagGradient(ids, offsets, residuals.contiguous())
         if ctx.pending is None:
@@ -68,7 +70,9 @@ class _BagSum(torch.autograd.Function):
 
 
 def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
-    """SGD step of a weight table with a factored gradient of bag sums: table -= rate * gradient."""
+    """SGD step of a weight table with a factored gradient of bag sums: table -= rate * gradient.
+
+    The factors are bags (lists of table rows), and a gradient vector for each bag."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         arrays = ids.numpy(), offsets.numpy(), residuals.numpy(), table.detach().numpy()
@@ -81,7 +85,8 @@ def subtract_(table: Tensor, gradient: BagGradient, rate: float) -> Tensor:
 def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float, eps: float, slot: Tensor) -> Tensor:
     """AdaGrad step of a weight table with a factored gradient of bag sums.
 
-    squares += gradient^2; table -= rate * gradient / (sqrt(squares) + eps). Only the rows in the bags change."""
+    The factors are bags (lists of table rows), and a gradient vector for each bag. squares += gradient^2; table -= rate
+    * gradient / (sqrt(squares) + eps). Only the rows in the bags change."""
     ids, offsets, residuals = gradient
     if _on_cpu(table):
         weights = table.detach().numpy()
@@ -96,11 +101,12 @@ def adagrad_(table: Tensor, squares: Tensor, gradient: BagGradient, rate: float,
 
 
 def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
-    """The rows in the bags of a factored gradient, and for each row the sum of its residuals.
+    """The table rows in the bags of a factored gradient, and for each row the sum of its residuals.
 
-    Returns two tensors: rows [occurrences] and sums [occurrences, labels]. Their length is the number of row
-    occurrences in all bags, so that it does not depend on how many rows are distinct. Each distinct row comes once, in
-    ascending order. The remaining elements repeat the last row, with a sum of zero."""
+    A bag is a list of rows, and its residual is its gradient vector. Returns two tensors: rows [occurrences] and sums
+    [occurrences, labels]. Their length is the number of row occurrences in all bags, so that it does not depend on how
+    many rows are distinct. Each distinct row comes once, in ascending order. The remaining elements repeat the last
+    row, with a sum of zero."""
     ids, offsets, residuals = gradient
     occurrences = ids.shape[0]
     # [occurrences], the token (bag) of each row occurrence
@@ -115,7 +121,9 @@ def row_sums(gradient: BagGradient) -> tuple[Tensor, Tensor]:
 
 
 def concatenated(gradients: list[BagGradient]) -> BagGradient:
-    """The factored gradients (bags, residuals) of several backward passes as one factored gradient."""
+    """The factored gradients of several backward passes as one factored gradient of bag sums.
+
+    The factors are bags (lists of table rows) and residuals (one gradient vector per bag)."""
     if len(gradients) == 1:
         return gradients[0]
     ids = torch.cat([g.ids for g in gradients])

@@ -34,9 +34,9 @@ class GrowingTable(FeatureTable):
 
     @abstractmethod
     def release(self) -> Tensor | None:
-        """Feature-table interface: drop the zero rows, and return the old indices of the kept rows.
+        """Feature-table interface: drop the rows with only zero weights; returns the old indices of the other rows.
 
-        Returns None if all rows are kept."""
+        Returns None if no row is dropped."""
 
     @abstractmethod
     def stale(self) -> None:

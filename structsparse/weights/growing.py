@@ -63,9 +63,9 @@ class PartialTable(GrowingTable):
 
     @torch.no_grad()
     def release(self) -> Tensor | None:
-        """Drop the zero rows of the growing table; returns the old indices of the kept rows.
+        """Drop the zero rows of the growing table; returns the old indices of the other rows.
 
-        Returns None if all rows are kept."""
+        Returns None if no row is dropped."""
         kept = (self.table != 0).any(dim=1).nonzero().flatten()
         if len(kept) == self.held:
             return None

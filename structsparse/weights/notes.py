@@ -35,7 +35,7 @@ class RowScale(NamedTuple):
 class ParameterNotes:
     """The notes on one parameter; each note is None unless a solver or a model has set it."""
 
-    # if a list, `bag_sum` appends factored gradients to this list instead of setting `.grad`
+    # if a list, `bag_sum` appends gradients by bags (lists of table rows) to it, instead of setting `.grad`
     pending: list[BagGradient] | None = None
     scale: RowScale | None = None  # set while a solver stores the table as factors times rows
     grows: GrowingTable | None = None  # the module that adds and removes rows of this weight table

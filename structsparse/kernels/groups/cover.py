@@ -36,7 +36,7 @@ def colours(members, offsets, order, multiplicity):
     colour = np.empty(offsets.size - 1, np.int64)
     start = np.zeros(multiplicity.size + 1, np.int64)
     start[1:] = np.cumsum(multiplicity)
-    # `met` lists, for each atom, the colours that groups with this atom have got so far; `filled` counts them
+    # `met` lists, for each atom (set of entries), the colours of groups with this atom so far; `filled` counts them
     met, filled = np.empty(start[-1], np.int64), np.zeros(multiplicity.size, np.int64)
     taken = np.full(offsets.size, -1, np.int64)
     for g in order:
@@ -58,7 +58,7 @@ def colours(members, offsets, order, multiplicity):
 def nested(members, offsets, largest_first, atoms):
     """Cover kernel: whether the overlapping groups are nested: any two are disjoint, or one contains the other.
 
-    `largest_first` lists the groups by size. `atoms` is the number of atoms."""
+    `largest_first` lists the groups by size. `atoms` is the number of atoms (sets of entries that no group divides)."""
     latest = np.full(atoms, -1)
     for g in largest_first:
         group = members[offsets[g] : offsets[g + 1]]
@@ -71,7 +71,7 @@ def nested(members, offsets, largest_first, atoms):
 
 @njit(**SUMS)
 def _gathered(values, members):
-    """Cover kernel: the sum of `values`, one per atom, over the atoms of one overlapping group."""
+    """Cover kernel: the sum of `values` over the atoms (undivided sets of entries) of one overlapping group."""
     total = 0.0
     for m in range(members.size):
         total += values[members[m]]
@@ -80,7 +80,9 @@ def _gathered(values, members):
 
 @njit(**PARALLEL)
 def gather(values, members, offsets, sums):
-    """Cover kernel: sums[g] gets the sum of `values`, one per atom, over the atoms of overlapping group g."""
+    """Cover kernel: sums[g] gets the sum of `values` over the atoms of overlapping group g.
+
+    An atom is a set of entries that lie in the same groups. `values` has one number per atom."""
     if members.size <= ALONE:
         for g in range(sums.size):
             sums[g] = _gathered(values, members[offsets[g] : offsets[g + 1]])

@@ -184,8 +184,8 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
     Its ancestors may clip them at a lower height."""
     (units, starts, width), (depth, weight, limit) = memory, trees
     deepest = depth.max() + 2
-    # One heap per depth holds the entries of finished subtrees whose parent is not finished: the top of each heap, and
-    # its mass, which is the sum of value / step over the entries in it.
+    # One heap per depth holds the entries of finished subtrees whose parent is not finished. `tops` has the array index
+    # of the largest element of each heap, `masses` the sum of value / step over its entries.
     tops, masses = np.full(deepest, -1, np.int32), np.zeros(deepest)
     slot = heap.size
     for k in range(depth.size - 1, -1, -1):
@@ -207,9 +207,11 @@ def _limits(x, steps, memory, trees, strength, cut, heap):
 
 @njit(**SERIAL)
 def _with_entry(heap, top, slot, x, steps, cut, e):
-    """Forest prox kernel: push the soft-thresholded absolute value of entry e on a heap, at heap index `slot`.
+    """Forest prox kernel: add entry e of x to a heap of the entries of a subtree, sorted by size.
 
-    Returns the top of the heap, and the mass of the entry, which is the value divided by the step."""
+    The size of the entry is its absolute value after soft thresholding at `cut`. The heap is a pairing heap in the
+    array `heap`; `top` is the array index of its largest element, -1 if empty. The entry is stored at index `slot`.
+    Returns the index of the new largest element, and the size divided by the step of the entry."""
     value, count = abs(np.float64(x[e])), 1.0
     if steps.size > 0:
         count = 1 / np.float64(steps[e])
@@ -225,8 +227,9 @@ def _with_entry(heap, top, slot, x, steps, cut, e):
 def _limit(heap, top, mass, reach):
     """Forest prox kernel: the height at which a subtree is clipped, computed from the heap of its entries.
 
-    `mass` is the sum of |v| / step over the entries v of the subtree. Clipping lowers it by `reach` (strength *
-    weight). Returns the height, and the top and the mass of the heap after clipping."""
+    `top` is the array index of the largest element of the heap, -1 if empty. `mass` is the sum of |v| / step over the
+    entries v of the subtree. Clipping lowers it by `reach` (strength * weight). Returns the height, and the new `top`
+    and `mass`."""
     if not reach > 0:
         return np.inf, top, mass
     if not mass > reach:
@@ -246,10 +249,10 @@ def _less(value, steps, e, cut):
 
 @njit(**SERIAL)
 def _lower_top(heap, top, reach):
-    """Forest prox kernel: clip the largest entries in a heap, until its mass has fallen by `reach`.
+    """Forest prox kernel: clip the largest entries in a heap, until the sum of value / step has fallen by `reach`.
 
-    The mass is the sum of value / step over all entries in the heap. Returns the height of the clipping, and the top of
-    the new heap."""
+    `top` is the array index of the largest element of the heap. Returns the height at which entries are clipped, and
+    the array index of the new largest element."""
     first, mass, count, limit = top, 0.0, 0.0, -1.0
     while top >= 0:
         value = heap[top].value
@@ -270,7 +273,9 @@ def _lower_top(heap, top, reach):
 
 @njit(**SERIAL)
 def _link(heap, a, b):
-    """Forest prox kernel: merge two pairing heaps, given by their tops; returns the top of the merged heap."""
+    """Forest prox kernel: merge two pairing heaps; returns the array index of the largest element of the result.
+
+    `a` and `b` are the array indices of the largest elements of the two heaps."""
     if heap[a].value < heap[b].value:
         a, b = b, a
     heap[b].next = heap[a].child
@@ -280,9 +285,10 @@ def _link(heap, a, b):
 
 @njit(**SERIAL)
 def _without_top(heap, top):
-    """Forest prox kernel: pop the top of a pairing heap; returns the new top.
+    """Forest prox kernel: remove the largest element from a pairing heap; returns the index of the new largest element.
 
-    The children of the old top are merged in pairs. The pairs are then merged from the last to the first."""
+    `top` is the array index of the element to remove. Its children are merged in pairs. The pairs are then merged from
+    the last to the first."""
     a, pairs = heap[top].child, np.int32(-1)
     while a >= 0:
         b = heap[a].next

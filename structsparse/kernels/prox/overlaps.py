@@ -106,8 +106,8 @@ def _norm(x, bounds, members, zero):
 def _slack(x, bounds, members, zero, dual, reach):
     """Overlaps prox kernel: duality gap of one overlapping group, reach * |x_g| - <x_g, dual_g>.
 
-    x_g are the entries of the group, without the atoms marked in `zero`. dual_g is the dual block of the group, and
-    must have the norm `reach`."""
+    x_g are the entries of the group, without the atoms (sets of entries) marked in `zero`. dual_g is the dual block of
+    the group, and must have the norm `reach`."""
     norm = _norm(x, bounds, members, zero)
     if norm == 0:
         return 0.0
@@ -135,8 +135,8 @@ def _scaled_squares(x, steps, bounds, members):
 def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
     """Overlaps prox kernel: sum of x^2 / steps over the entries of all penalised groups.
 
-    A group is penalised if reach[g] > 0. The mask `penalised` gets the atoms of these groups. Entries with step 0 are
-    left out."""
+    A group is penalised if reach[g] > 0. The mask `penalised` gets the atoms (sets of entries) of these groups.
+    Entries with step 0 are left out."""
     total = 0.0
     for g in range(reach.size):
         if reach[g] > 0:
@@ -153,7 +153,8 @@ def _scale_of(x, steps, bounds, members, offsets, reach, penalised):
 def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
     """Overlaps prox kernel: mark in the mask `zero` all atoms of each overlapping group that is zero or small.
 
-    `dead` marks the zero groups. A group is small if its sum of x^2 / steps is at most `small`."""
+    An atom is a set of entries that no group divides. `dead` marks the zero groups. A group is small if its sum of x^2
+    / steps is at most `small`."""
     zero[:] = False
     for g in range(reach.size):
         if reach[g] > 0:
@@ -167,7 +168,8 @@ def _mark(x, steps, bounds, members, offsets, reach, dead, small, zero):
 def _energy(x, steps, bounds, penalised):
     """Overlaps prox kernel: the dual objective, which is the sum of x^2 / steps over the penalised atoms.
 
-    An atom is penalised if it lies in a group of positive strength. Entries with step 0 are left out."""
+    An atom is a set of entries that no group divides. It is penalised if it lies in a group of positive strength.
+    Entries with step 0 are left out."""
     total = 0.0
     for k in range(penalised.size):
         if penalised[k]:
@@ -179,7 +181,7 @@ def _energy(x, steps, bounds, penalised):
 
 @njit(**SERIAL)
 def _gap(x, steps, bounds, members, offsets, starts, reach, dual, zero):
-    """Overlaps prox kernel: the duality gap at x, with the atoms that the mask `zero` marks set to zero.
+    """Overlaps prox kernel: the duality gap at x, with the sets of entries (atoms) in the mask `zero` set to zero.
 
     The gap is an upper bound of half the squared distance to the minimum, in the metric 1 / steps."""
     total = 0.0
@@ -254,7 +256,8 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
     """Overlaps prox kernel: exact prox of overlapping groups, by block coordinate descent on the dual problem.
 
     Replaces x by the v that minimises sum_g reach[g] * |v_g| + sum (v - x)^2 / (2 * steps). v_g are the entries of
-    group g. Each round minimises exactly over the dual variables of one group after the other, in the order `order`.
+    group g. Each pass (round) minimises exactly over the dual variables of one group after the other, in the order
+    `order`.
 
     The rounds end when a bound of the relative error is at most `tolerance`. The bound comes from the duality gap.
     Returns the number of rounds and the bound."""
@@ -304,7 +307,7 @@ def descend(x, steps, even, bounds, members, offsets, starts, order, reach, dual
 
 @njit(**SUMS)
 def _soft_squares(x, cut):
-    """Overlaps prox kernel: sum of squares of the soft-thresholded entries of one atom."""
+    """Overlaps prox kernel: sum of squares of the soft-thresholded entries of one atom (undivided set)."""
     total = 0.0
     for i in range(x.size):
         rest = np.float64(x[i] - min(max(x[i], -cut), cut))
@@ -314,7 +317,7 @@ def _soft_squares(x, cut):
 
 @njit(**SERIAL)
 def _soft_scale(x, cut, factor):
-    """Overlaps prox kernel: soft-threshold the entries of one atom at `cut`, then multiply them by `factor`."""
+    """Overlaps prox kernel: soft-threshold the entries of one undivided set (atom) at `cut`, multiply by `factor`."""
     if factor == 0:
         x[:] = 0
     else:
@@ -324,7 +327,7 @@ def _soft_scale(x, cut, factor):
 
 @njit(**SERIAL)
 def _pieces(offsets, width):
-    """Overlaps prox kernel: the first atom of each piece of work for a thread, followed by the number of atoms."""
+    """Overlaps prox kernel: the first atom (set of entries) of each piece of work for a thread, then their count."""
     pieces = 1 + offsets[-1] * width // TILE
     first = np.searchsorted(offsets, np.arange(pieces + 1) * offsets[-1] // pieces)
     first[0], first[pieces] = 0, offsets.size - 1

@@ -15,7 +15,7 @@ ALONE = 1 << 15  # up to this number of entries, one thread is faster than sever
 def _pulled_sums(x, steps, pull):
     """Interior point overlaps kernel: the sums of v^2, steps * v^2 / (1 + steps * pull) and steps * v^2 over one atom.
 
-    v is x / (1 + steps * pull)."""
+    An atom is a set of entries that no group divides. v is x / (1 + steps * pull)."""
     squares, falls, spread = 0.0, 0.0, 0.0
     for i in range(x.size):
         share = 1 / (1 + steps[i] * pull)
@@ -32,8 +32,8 @@ def _pulled_sums(x, steps, pull):
 def pulled_sums(x, steps, bounds, pull, sums):
     """Interior point overlaps kernel: three sums over each atom that Newton's method needs.
 
-    On atom k, let v = x / (1 + steps * pull[k]). The rows of sums [3, atoms] get the sums of v^2, of steps * v^2 / (1 +
-    steps * pull[k]), and of steps * v^2."""
+    An atom is a set of entries that no group divides. On atom k, let v = x / (1 + steps * pull[k]). The rows of sums
+    [3, atoms] get the sums of v^2, of steps * v^2 / (1 + steps * pull[k]), and of steps * v^2."""
     if x.size <= ALONE:
         for k in range(pull.size):
             atom = slice(bounds[k], bounds[k + 1])
@@ -48,8 +48,8 @@ def pulled_sums(x, steps, bounds, pull, sums):
 def sums_at_zero(x, steps, bounds, sums):
     """Interior point overlaps kernel: sums over each atom of x^2 / steps and of x^2 / steps^2.
 
-    The first two rows of sums [3, atoms] get these sums. The third row gets the sum of x^2 / steps without the entries
-    of step 0."""
+    An atom is a set of entries that no group divides. The first two rows of sums [3, atoms] get these sums. The third
+    row gets the sum of x^2 / steps without the entries of step 0."""
     for k in range(bounds.size - 1):
         first, second, finite = 0.0, 0.0, 0.0
         for i in range(bounds[k], bounds[k + 1]):
@@ -64,14 +64,16 @@ def sums_at_zero(x, steps, bounds, sums):
 
 @njit(**SERIAL)
 def _pull(x, steps, pull, v):
-    """Interior point overlaps kernel: v <- x / (1 + steps * pull) for the entries of one atom."""
+    """Interior point overlaps kernel: v <- x / (1 + steps * pull) for the entries of one atom (undivided set)."""
     for i in range(x.size):
         v[i] = x[i] / (1 + steps[i] * pull)
 
 
 @njit(**PARALLEL)
 def pulled(x, steps, bounds, pull, zero, v):
-    """Interior point overlaps kernel: v <- x / (1 + steps * pull[k]) on each atom k, or exactly zero where zero[k]."""
+    """Interior point overlaps kernel: v <- x / (1 + steps * pull[k]) on each atom k, or exactly zero where zero[k].
+
+    An atom is a set of entries that no group divides."""
     for k in prange(pull.size):
         atom = slice(bounds[k], bounds[k + 1])
         if zero[k]:
@@ -84,7 +86,8 @@ def pulled(x, steps, bounds, pull, zero, v):
 def common(owner, starts, values, matrix):
     """Interior point overlaps kernel: add to matrix[g, h] the sum of `values` over the atoms common to groups g and h.
 
-    `values` has one number per atom. Atom k lies in the groups owner[starts[k] : starts[k + 1]]."""
+    An atom is a set of entries that no group divides. `values` has one number per atom. Atom k lies in the groups
+    owner[starts[k] : starts[k + 1]]."""
     for k in range(values.size):
         groups = owner[starts[k] : starts[k + 1]]
         for i in range(groups.size):

@@ -1,6 +1,7 @@
 """Linear Newton kernels: proximal Newton for penalised linear models, by block coordinate descent.
 
-- Each Newton round replaces the loss of a `LinearProblem` by a second-order model (quadratic in the scores).
+- Each Newton iteration (round) replaces the loss of a `LinearProblem` by a second-order model (quadratic in the
+  scores).
 - The sum of this model and the penalty is minimised over one block of weights at a time.
 - Let X_g be the columns of the design matrix in block g. Let H be the diagonal matrix of the second derivatives of the
   loss in the scores. Within block g, the Hessian X_g' H X_g is replaced by an upper bound: the diagonal matrix of the
@@ -28,8 +29,8 @@ from structsparse.kernels.solvers.linear_problem import (
     total_loss,
 )
 
-# A Newton round has at most PASSES passes. It ends earlier after a pass that lowers the second-order model by at most
-# SLACK times the largest decrease of a pass of this round.
+# A Newton iteration (round) has at most PASSES passes. It ends earlier after a pass that lowers the second-order model
+# by at most SLACK times the largest decrease of a pass of this round.
 PASSES, SLACK = 20, 0.1
 DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # as PASSES and SLACK, but for passes over the dense Hessian
 DENSE = 16  # a design matrix entry in a sparse pass takes as long as this number of Hessian entries in a dense pass
@@ -38,12 +39,12 @@ HALVINGS = 30  # maximum number of halvings of the step length in a line search
 FLOOR = 1e-14  # least curvature as a share of the largest; smaller curvatures are raised to it
 ENOUGH = 1e-4  # share of the predicted decrease of the objective that a step must reach (Armijo)
 ROUNDING = 1e-15  # relative increase of the objective that the line search accepts as a rounding error
-STUCK = 3  # the solver ends after this number of successive rounds without a decrease of the objective
+STUCK = 3  # the solver ends after this number of successive Newton iterations without a decrease of the objective
 
 
 @njit(**SERIAL)
 def solve(problem, w, scores, goal, rounds):
-    """Linear Newton kernel: minimise a linear problem to a duality gap of `goal`, in at most `rounds` Newton rounds.
+    """Linear Newton kernel: minimise a linear problem to a duality gap of `goal` by at most `rounds` Newton steps.
 
     The weights w [features] and the scores [items] change in place. Returns the number of passes of coordinate descent.
     """

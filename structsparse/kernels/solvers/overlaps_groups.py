@@ -2,7 +2,7 @@
 
 - The weights W have one row per column of the design matrix. The groups of row j are groups[starts[j] : starts[j + 1]].
 - Group g has the penalty reach[g] * ||W_g||, where W_g holds the rows of the group.
-- A dead group is held at zero with all its rows. All other groups are living.
+- A dead group stays zero with all its rows. All other groups are living.
 - All numbers are float64.
 """
 
@@ -13,7 +13,7 @@ from numba import njit
 
 from structsparse.kernels.solvers.linear_problem import SERIAL
 
-LOOK, SURE = 10, 0.01  # `hold` checks the duality gap every LOOK rounds, and ends if it is at most SURE * objective
+LOOK, SURE = 10, 0.01  # `hold` checks the duality gap every LOOK passes, and ends if it is at most SURE * objective
 MUCH = 0.3  # in `hold`: a group becomes living if its residual exceeds this share of the largest residual
 
 
@@ -126,12 +126,12 @@ def hold(sets, dead, sizes, guess, factors, tolerance, rounds):
 
         min 1/2 sum_j (sizes_j - sum_g xi_gj)^2  with  ||xi_g|| <= reach_g
 
-    by block coordinate descent over the groups. The descent starts at xi_gj = factors[g] * guess[j].
-    Here guess[j] is the norm of row j of earlier weights, and factors[g] is reach_g / norm of group g at these weights.
-    Zeros in both arrays are allowed.
+    by block coordinate descent over the groups, in at most `rounds` passes. The descent starts at xi_gj = factors[g] *
+    guess[j]. Here guess[j] is the norm of row j of earlier weights, and factors[g] is reach_g / norm of group g at
+    these weights. Zeros in both arrays are allowed.
 
     - `sizes` becomes the vector of residuals.
-    - The descent ends when no residual exceeds the tolerance, when a round changes no xi_gj by more than the tolerance,
+    - The descent ends when no residual exceeds the tolerance, when a pass changes no xi_gj by more than the tolerance,
       or when the duality gap is small.
     - Returns a mask of the groups that should become living first: those with ||xi_g|| = reach_g and a large residual.
     """

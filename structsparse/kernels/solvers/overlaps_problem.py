@@ -250,16 +250,16 @@ def newton(data, W, bias, F, slope, bend, G, cut, ridge, centre, rows, moves_bia
 
 @njit(**SERIAL)
 def _coordinate(data, j, w, ridge, centre, cut, slope, curvature, bend, ahead, pull, mean):
-    """Overlaps problem kernel: minimise model plus penalty over one weight; returns the change of the weight.
+    """Overlaps problem kernel: minimise a second-order model of the loss plus the penalty over one weight w.
 
-    The model is the second-order model of the loss. A weight belongs to one output. `ahead` [items] holds the score
-    changes of this output by earlier weight changes.
+    The weight multiplies feature j in the score of one output. Returns the change of the weight. Arrays have one number
+    per item (training example):
+    - `ahead`: how much all weight changes so far, in the model, have changed the score of this output
+    - `bend`: the probability of this output for a softmax loss, else the second derivative of the loss in the score
+    - `mean`: for a softmax loss only, the mean over all outputs of their score changes, weighted by probability
+    - `pull`: for other losses only, the change of the first derivative of the loss, bend * ahead
 
-    - For softmax, `bend` holds the probabilities of this output, and `mean` the mean score change over all outputs.
-    - For other losses, `bend` is the second derivative of the loss in the scores. The array `pull` = bend * ahead is
-      the change of the first derivative.
-
-    Updates `ahead`, and `mean` or `pull`."""
+    The arrays `ahead`, and `mean` or `pull`, are updated for the change of w."""
     first, last = data.starts[j], data.starts[j + 1]
     if data.kind == SOFTMAX:
         total = _coupled_dot(data.values, data.items, first, last, bend, ahead, mean)

@@ -36,7 +36,7 @@ class Slots(NamedTuple):
 
 
 def slots_for(held: int) -> Slots:
-    """Key table kernels: make an empty hash table, with room for more than `held` rows."""
+    """Key table kernels: make an empty hash table, with room for more than `held` table rows."""
     count = max(LEAST, int(SPARE * held / LOAD) + 1)
     cells = np.empty(count, np.uint64)
     cells[:] = 0

@@ -29,7 +29,7 @@ FREE = 1000  # largest number of features with neither penalty nor ridge
 FIRST = 60  # number of feature blocks in the first working set
 GROWTH = 2  # a working set has at least this number of blocks for each nonzero block
 INNER = 0.2  # duality gap to which a working set is solved, as a share of the gap over all blocks
-ROUNDS = 100  # largest number of Newton rounds for one working set
+ROUNDS = 100  # maximum number of Newton iterations for one working set
 STALLED = 10  # the search ends after more than this number of successive working sets without progress
 
 

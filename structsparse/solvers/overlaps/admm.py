@@ -55,7 +55,9 @@ class Admm:
             np.add.at(self.sums, problem.order, self.copies)
 
     def solve(self, iterations: int = 100) -> Certificate:
-        """Iterate ADMM until `done`, at most `iterations` times; returns a certificate of optimality."""
+        """Iterate ADMM until `done`, at most `iterations` times.
+
+        Returns a certificate of optimality: bounds on the distance of the weights from the optimum."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         return self.certify()

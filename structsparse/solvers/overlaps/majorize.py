@@ -39,13 +39,13 @@ NEAR = 2.0  # largest norm, in multiples of the smoothing eps, of a group that i
 # WAKINGS: maximum number of guesses of zero groups per final phase; WOKEN: if a group was wrongly guessed to be zero,
 # factor on the largest norm at which this group is guessed to be zero again
 WAKINGS, WOKEN = 20, 1e-6
-# maximum number of rounds of descent over the dual vectors of zero groups in the final phase. FEW_ROUNDS: the duality
+# maximum number of passes of descent over the dual vectors of zero groups in the final phase. FEW_ROUNDS: the duality
 # gap is already at most the option `gap`; SOME_ROUNDS: it is not yet, and the option `gap` is positive
 FEW_ROUNDS = 10
 SOME_ROUNDS = 50
 PASSES = 5  # number of passes of coordinate descent in an iteration
 POLISHES = 60  # largest number of Newton steps in the final phase
-# CONJUGATES: maximum number of conjugate gradient rounds in a Newton step; ACCURACY: relative residual at their end
+# CONJUGATES: maximum number of conjugate gradient steps in a Newton step; ACCURACY: relative residual at their end
 CONJUGATES, ACCURACY = 300, 1e-3
 WARM = 1e-2  # factor on the initial smoothing eps if initial weights are given
 SMALLEST = 1e-12  # share of the initial smoothing eps below which the search gives up
@@ -69,7 +69,9 @@ class Majorizer:
         self.certificate: Certificate | None = None
 
     def solve(self, iterations: int = 1000) -> Certificate:
-        """Iterate majorize-minimise until `done`, at most `iterations` times; returns a certificate of optimality."""
+        """Iterate majorize-minimise until `done`, at most `iterations` times.
+
+        Returns a certificate of optimality: bounds on the distance of the weights from the optimum."""
         while not self.done and self.iterations < iterations:
             self.iterate()
         if self.certificate is None:

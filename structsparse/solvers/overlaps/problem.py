@@ -25,7 +25,7 @@ from structsparse.penalties.base import RowParts
 from structsparse.solvers.overlaps.design import Design
 
 KINDS = {"logistic": LOGISTIC, "squared": SQUARED, "squared_hinge": HINGE}
-HOLD_ROUNDS = 3000  # largest number of rounds of descent over the dual vectors of zero groups
+HOLD_ROUNDS = 3000  # maximum number of passes of descent over the dual vectors of zero groups
 FREE_ROUNDS = 60  # largest number of Newton steps that fit the bias alone
 
 
@@ -173,9 +173,9 @@ class OverlapPoint:
     ) -> Certificate:
         """The optimality certificate of this point of the overlap problem.
 
-        Dual vectors of zero groups are computed in at most `rounds` rounds of descent. The optional `held` is a pair of
-        arrays, factors [groups] and sizes [rows], for a warm start. In row j, the dual vector of group g then starts
-        with the norm factors[g] * sizes[j]."""
+        It bounds the distance from the optimum. The dual vectors of zero groups are computed by descent, in at most
+        `rounds` passes over the groups. The optional `held` is a pair of arrays for a warm start, factors [groups] and
+        sizes [rows]. In row j, the dual vector of group g then starts with the norm factors[g] * sizes[j]."""
         problem, norms = self.problem, self.norms()
         self.refresh()
         slope_of_bias = float(np.abs(self.slope.mean(1)).max()) if problem.moves_bias else 0.0

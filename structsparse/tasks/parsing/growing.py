@@ -80,9 +80,9 @@ class GrowingArcScorer(PartialTable):
     # --- rows in memory
 
     def release(self) -> Tensor | None:
-        """Growing table of a parser: drop rows with weight zero, and return the old indices of the kept rows.
+        """Growing table of a parser: drop rows with weight zero, and return the old indices of the other rows.
 
-        Returns None if all rows are kept. If `open` is false, no row is dropped, as it could not be added again."""
+        Returns None if no row is dropped. If `open` is false, no row is dropped, as it could not be added again."""
         return super().release() if self.open else None
 
     def set_rows(self, weights: Tensor, keys: Tensor, templates: Tensor) -> None:

@@ -316,13 +316,13 @@ def _kept(before: StageResult, support: Tensor) -> Tensor:
 
 
 def _living_templates(data: ParsingData, scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """Parsing task: the mask of the arc templates that have a nonzero weight in a kept row (bool array)."""
+    """Parsing task: the mask of the arc templates with a nonzero weight in a row that `kept` marks (bool array)."""
     living = kept & (scorer.table.detach().view(-1) != 0)
     return np.bincount(scorer.templates[living].numpy(), minlength=len(data.templates)) > 0
 
 
 def _order(scorer: GrowingArcScorer, kept: Tensor) -> np.ndarray:
-    """Parsing task: the indices of the kept rows of a growing table, sorted by template and key (int64 array)."""
+    """Parsing task: the indices of the table rows that `kept` marks, sorted by template and key (int64 array)."""
     rows = kept.nonzero().flatten().numpy()
     templates = scorer.templates.numpy()[rows]
     most = int(templates.max(initial=0))

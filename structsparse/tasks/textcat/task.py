@@ -209,7 +209,7 @@ def _check_loss(loss, data: DocumentData) -> None:
 
 
 def _with_cached_groups(term: Term, data: DocumentData) -> Term:
-    """Text-categorization task: a copy of a penalty term that takes its word groups from a cache."""
+    """Text-categorization task: a copy of a `Term` (configured penalty) that takes its word groups from a cache."""
     if term.groups is None:
         return term
     maker, covers = term.groups, data.covers

@@ -24,9 +24,9 @@ class Budget(ProximalStep):
     kept. The chosen strength lies halfway between the smallest critical strength of a kept group and the largest of a
     dropped group. If at most `budget` groups live already, the prox changes nothing.
 
-    Overlapping groups (SequentialGroupLasso) form families of disjoint groups. Each family may keep `budget` groups.
-    If the penalty has the option `shared`, all families together may keep `budget` groups. This number is then divided
-    in proportion to the families' numbers of groups.
+    Overlapping groups (SequentialGroupLasso) form families, which are sets of disjoint groups. Each family may keep
+    `budget` groups. If the penalty has the option `shared`, all families together may keep `budget` groups. This number
+    is then divided in proportion to the families' numbers of groups.
 
     With nested groups (NestedGroupLasso), a group that becomes zero sets all groups inside it to zero. Fewer than
     `budget` groups may then live.
@@ -68,7 +68,8 @@ class Budget(ProximalStep):
                 f"reg.budget={self.budget} is shared by {len(families)} families; expected at least one for each"
             )
         most = [1] * len(families)
-        # Every family has the limit 1 at first. Each step raises the limit where groups / limit is largest.
+        # Every family (set of disjoint groups) has the limit 1 at first. Each step raises the limit of the family with
+        # the largest ratio of groups to limit.
         for _ in range(self.budget - len(families)):
             most[max(range(len(families)), key=lambda k: families[k] / most[k])] += 1
         return most

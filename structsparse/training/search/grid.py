@@ -67,8 +67,9 @@ def search(
 ) -> tuple[list[Point], Point, list[StageResult]]:
     """Grid search: fit all combinations of options; returns all points, the best point and its results.
 
-    The results have certificates. `stages_at` makes the stages of the recipe from a combination of options. `folder`
-    holds the checkpoints of all points. `by` says which figure on dev ranks the points: `score` or `loss`."""
+    The results have certificates, which bound how far the weights are from an optimum. `stages_at` makes the stages of
+    the recipe from a combination of options. `folder` holds the checkpoints of all points. `by` says which figure on
+    dev ranks the points: `score` or `loss`."""
     if by not in BY:
         raise UserError(f"grid_by is {by!r}, expected {' or '.join(BY)}")
     recipes = [(options, stages_at(options)) for options in combinations(requested)]
@@ -128,7 +129,9 @@ def _fitted_row(
 
 
 def _certified(stages: Sequence[Stage], task: Task, data: Data, folder: Path) -> list[StageResult]:
-    """Grid search: the results of a fitted point, with certificates; weights are read from checkpoints."""
+    """Grid search: load the stages of a fitted grid point from checkpoints, and compute their certificates.
+
+    A certificate holds figures that bound how far the weights of a stage are from an optimum."""
     results: list[StageResult] = []
     for stage in stages:
         before = fit.refuse_dead(task, results[-1]) if results else None

@@ -51,7 +51,7 @@ def walk(
 ) -> tuple[list[Point], Point]:
     """Regularization path: solve at all strengths; returns all points, and the point that is best on dev.
 
-    `stages_at` makes the stages from the absolute strengths of the first penalty term and of the other terms. `shares`
+    `stages_at` makes the stages from the absolute strengths of `reg` and of the penalties in `also`. `shares`
     holds the falling strengths, as shares of the critical strength. `folder` holds the checkpoints of all points."""
     start = stages_at(0.0, None)[0]
     if start.budget is not None:
@@ -148,7 +148,7 @@ class _Walker:
         """Regularization path: convert the figures of a fit on some feature rows to figures for the full weight table.
 
         Stationarity is made relative to zero weights on the full table. If rows were left out, the duality gap and the
-        near gap become None: they hold only for the remaining rows."""
+        near gap (bounds on the objective minus its minimum, globally and near the weights) become None."""
         proven, critical = figures.certificate, self.full.figures.strengths.critical
         if figures.residual_at_zero is not None:
             residual = residual_at_zero(self.full.penalties, self.full.at_zero)

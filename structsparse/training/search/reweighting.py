@@ -20,10 +20,11 @@ from structsparse.training.task import Task
 def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder: Path, resume: bool) -> StageResult:
     """Reweighting of groups: fit a stage, in several rounds if the options `reg.reweight` have `rounds` and `until`.
 
-    Each round starts from the weights of the round before, and computes group weights from the norms of the groups. In
-    round k, the group weights are multiplied by growth^k, with the option `growth`. Rounds end when at most `until`
-    groups live. If fewer than `until` groups live, the result is the model of the previous round, reduced to `until`
-    groups. These are the groups that live in the last round, and the largest of the other groups."""
+    A round is a whole training of the stage. Each round starts from the weights of the round before, and computes group
+    weights from the norms of the groups. In round k, the group weights are multiplied by growth^k, with the option
+    `growth`. Rounds end when at most `until` groups live. If fewer than `until` groups live, the result is the model of
+    the previous round, reduced to `until` groups. These are the groups that live in the last round, and the largest of
+    the other groups."""
     options = dict(stage.reweight or {})
     most, until = options.pop("rounds", None), options.pop("until", None)
     if most is None and until is None:
@@ -52,7 +53,7 @@ def run(stage: Stage, task: Task, data: Data, before: StageResult | None, folder
 
 
 def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
-    """Reweighting of groups: the record of the last round, but with the seconds, epochs and tables of all rounds."""
+    """Reweighting of groups: the record of the last training, but with seconds, epochs and tables of all trainings."""
     return replace(
         last,
         seconds=float(sum(record.seconds for record in rounds)),
@@ -63,7 +64,9 @@ def _total(last: FitRecord, rounds: Sequence[FitRecord]) -> FitRecord:
 
 
 def _certified_anew(result: StageResult) -> StageResult:
-    """Reweighting of groups: a new certificate for a result whose weights have changed."""
+    """Reweighting of groups: the result with a new certificate, for weights that were changed after training.
+
+    A certificate holds figures that bound how far the weights are from an optimum."""
     batches, figures = result.data.whole("train"), result.figures
     proven, _ = certificate.prove(
         result.module, batches, result.penalties, result.penalties, {}, figures.residual_at_zero, Proof()
@@ -118,9 +121,9 @@ def _check_options(stage: Stage) -> None:
 
 
 def _check_rounds(stage: Stage, before: StageResult | None) -> None:
-    """Reweighting of groups: refuse several rounds without an earlier stage, or if several parameters have groups.
+    """Reweighting of groups: refuse repeated training without an earlier stage, or if several parameters have groups.
 
-    The norms in the earlier stage give the group weights of the first round."""
+    The norms in the earlier stage give the group weights of the first training."""
     _check_options(stage)
     if before is None:
         raise UserError("reg.reweight is for a stage after another one, whose groups it weighs; see recipe=reweighted")

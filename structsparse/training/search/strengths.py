@@ -18,10 +18,10 @@ from structsparse.weights.notes import notes_of
 def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str, Tensor]]:
     """Strengths of penalties: make the strengths of all terms absolute; return them, and gradients at zero weights.
 
-    The gradients are those of the mean loss, by name of the penalised parameter. While they are computed, parameters
-    whose penalty can make weights zero are set to zero. `cold`: whether the initial weights do not come from another
-    fit. If so and if the loss is smooth, parameters that were not set to zero are fitted first. They keep the fitted
-    values."""
+    A term is one penalty of the configuration: `reg`, or an entry of `also`. The gradients are those of the mean loss,
+    by name of the penalised parameter. While they are computed, parameters whose penalty can make weights zero are set
+    to zero. `cold`: whether the initial weights do not come from another fit. If so and if the loss is smooth,
+    parameters that were not set to zero are fitted first. They keep the fitted values."""
     module = objective.module
     if _needs_no_critical(objective):
         return set_absolute_strengths(objective), {}
@@ -48,9 +48,10 @@ def set_strengths(objective: Objective, cold: bool) -> tuple[Strengths, dict[str
 
 
 def set_absolute_strengths(objective: Objective) -> Strengths:
-    """Strengths of penalties: make the strengths of all terms absolute without a gradient at zero.
+    """Strengths of penalties: make the strengths of all configured penalties absolute without a gradient at zero.
 
-    This is for growing tables, which have no features before training, and for terms without a critical strength."""
+    This is for growing tables, which have no features before training, and for penalties without a critical
+    strength."""
     for k, (term, penalties) in enumerate(objective.terms):
         if term.relative == ITEMS:
             set_strength(term, penalties, None, objective.data.items)
@@ -73,26 +74,27 @@ def _needs_no_critical(objective: Objective) -> bool:
 
 
 def _ridges(objective: Objective) -> dict[str, Penalty]:
-    """Strengths of penalties: the squared penalties of all terms but the first, by parameter name."""
+    """Strengths of penalties: the squared penalties that the options `also` configure, by parameter name."""
     further = [item for _, penalties in objective.terms[1:] for item in penalties.items()]
     return {name: penalty for name, penalty in further if penalty.selects_nothing}
 
 
 def _strengths(objective: Objective, critical: float | None) -> Strengths:
-    """Strengths of penalties: the absolute strengths of all terms, and the critical strength of the first term."""
+    """Strengths of penalties: the absolute strengths of `reg` and `also`, and the critical strength of `reg`."""
     terms = {term.name: _strength_of(penalties) for term, penalties in objective.terms}
     return Strengths(critical, next(iter(terms.values())), terms)
 
 
 def _strength_of(penalties: Mapping[str, Penalty]) -> float:
-    """Strengths of penalties: the strength of a term, which is the same for all penalties of the term."""
+    """Strengths of penalties: the strength of a term (`reg` or an entry of `also`), the same for all its parameters."""
     return float(next(iter(penalties.values())).strength)
 
 
 def reweight_groups(objective: Objective, before: StageResult | None) -> Strengths:
     """Strengths of penalties: take over the strength of the previous stage, and compute new group weights.
 
-    Only the first penalty term is changed. The new group weights are computed from the norms of the groups."""
+    Only the penalty that `reg` configures is changed. The new group weights are computed from the norms of the
+    groups."""
     if before is None or not objective.stage.warm:
         raise UserError("reg.reweight is for a stage (warm=true) after another one, whose groups it weighs")
     parameters = dict(objective.module.named_parameters())
