@@ -21,6 +21,7 @@ from structsparse.training.callbacks.monitor import SparsityMonitor
 from structsparse.training.callbacks.progress import EpochLines
 from structsparse.training.devices import accelerator
 from structsparse.training.run_folder import learning_options
+from structsparse.training.search.choose import LAST, ONE_SE
 from structsparse.training.stage import Stage
 from structsparse.training.terms import Term
 
@@ -75,7 +76,8 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
     """Composed configuration: compose one stage; `cfg` already includes the changes of the recipe."""
     solver, reg = cfg.solver.copy(), cfg.reg.copy()
     final_lr = solver.pop("final_lr", 1.0)
-    if cfg.data.get("join_dev") and (cfg.choose != "last" or cfg.patience is not None):
+    choose = LAST if cfg.choose == ONE_SE else cfg.choose  # within a fit; among strengths see search/choose.py
+    if cfg.data.get("join_dev") and (choose != LAST or cfg.patience is not None):
         stop = "choose=last patience=null"
         raise UserError(f"data.join_dev=true: dev, trained on as well, cannot choose; stage {name} needs {stop}")
     schedule = {key: reg.pop(key, None) for key in SCHEDULE_OPTIONS}
@@ -84,7 +86,7 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
     return Stage(
         name=name, scorer=instantiate(cfg.model), loss=instantiate(cfg.loss), optimizer=instantiate(solver),
         final_lr=final_lr, terms=[term_of("reg", reg), *further],
-        batch=cfg.batch, seed=cfg.seed, choose=cfg.choose, warm=cfg.warm, survivors=cfg.survivors,
+        batch=cfg.batch, seed=cfg.seed, choose=choose, warm=cfg.warm, survivors=cfg.survivors,
         patience=cfg.patience,
         trainer=partial(trainer_of, name, cfg, metric, folder, console),
         options=options, **schedule,

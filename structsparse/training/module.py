@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import lightning
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -87,6 +88,17 @@ class TaskModule(lightning.LightningModule):
         for batch in batches:
             self.count(self.transfer_batch_to_device(batch, self.device, 0), score)
         return score
+
+    def count_items(self, batch) -> np.ndarray:
+        """Counts (right, gold, predicted) of each item of a batch, from which the score 2 right / (gold + predicted)
+        follows: int64 [items, 3]"""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def item_counts(self, batches: Iterable) -> np.ndarray:
+        """The counts of each item of a part of the corpus, in the order of the batches: int64 [items, 3]"""
+        counts = [self.count_items(self.transfer_batch_to_device(batch, self.device, 0)) for batch in batches]
+        return np.concatenate(counts)
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Base Lightning module: store the fingerprint and the format version in a checkpoint."""

@@ -15,14 +15,17 @@ from rich.console import Console
 from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
 from structsparse.training import fit, legality
-from structsparse.training.compose import stages_of
+from structsparse.training.compose import changed, stage_of, stages_of
 from structsparse.training.data import Data
 from structsparse.training.finish import RunLabels, finish
 from structsparse.training.run_folder import first_process, resume_into
-from structsparse.training.search import grid, path, reweighting
+from structsparse.training.search import automatic, grid, path, reweighting
+from structsparse.training.search.choose import write_rows
 from structsparse.training.search.strengths import shares
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
+
+AUTO = "auto"  # value of reg.strength and path: dev chooses
 
 
 def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Console) -> dict[str, object]:
@@ -42,7 +45,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
     resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
-    results, chosen = _Run(cfg, task, data, folder, resume, console).results()
+    results, chosen = _Run(cfg, choices, task, data, folder, resume, console).results()
     rate = {"lr": cfg.solver.lr} if "lr" in cfg.solver else {}
     numbers = {"strength": cfg.reg.strength, **rate, "batch": cfg.batch}
     labels = RunLabels(choices, cfg.seed, numbers)
@@ -54,6 +57,7 @@ class _Run:
     """Training run with prepared data, and three ways to fit the stages: once, over a grid, or along a path."""
 
     cfg: DictConfig
+    choices: Mapping[str, str]
     task: Task
     data: Data
     folder: Path
@@ -69,7 +73,36 @@ class _Run:
         """Training run: the results of all stages, and the figures of the grid search if there was one."""
         if self.cfg.grid is not None:
             return self.search_grid()
+        if self.automatic:
+            return self.search_strength()
         return (self.fit_stages() if self.cfg.path is None else self.follow_path()), {}
+
+    @property
+    def automatic(self) -> bool:
+        """Whether dev chooses the strength: `path=auto`, or `reg.strength=auto` without a path or a budget."""
+        cfg = self.cfg
+        return cfg.path == AUTO or (cfg.path is None and cfg.reg.get("strength") == AUTO and not cfg.reg.get("budget"))
+
+    def search_strength(self) -> tuple[list[StageResult], dict[str, object]]:
+        """The results at the strength that dev chooses, and the figures of the search."""
+        search = self.cfg.search
+        rules = automatic.Rules(search.ratio, search.last, search.patience, search.most, self.cfg.choose)
+        refits = OmegaConf.to_container(search.refits)
+        outcome = automatic.Search(
+            self._search_stage, refits, rules, self.task, self.data, self.checkpoints, self.resume, self.console
+        ).run()
+        if first_process():
+            write_rows(self.folder / "report" / "path", outcome.sets, outcome.chosen_set)
+            write_rows(self.folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
+        return outcome.results, outcome.figures
+
+    def _search_stage(self, name: str, reg: Mapping[str, object]) -> Stage:
+        """A stage of the search for a strength, with changed options of its penalty."""
+        changes = self.cfg.search.stages[name].copy()
+        if self.choices["model"] != self.cfg.search.model:
+            changes.pop("model", None)
+        changes = OmegaConf.merge(changes, {"reg": dict(reg)} if reg else {})
+        return stage_of(name, changed(self.cfg, changes), self.data.metric, self.folder, self.console)
 
     def stages(self, cfg: DictConfig) -> list[Stage]:
         """Training run: the stages of the recipe under the configuration `cfg`."""

@@ -91,6 +91,13 @@ class AccuracyScore(LabelScore):
         right = gold == predicted
         self._add(gold[right], gold, predicted, right, offsets)
 
+    def by_sentence(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """The numbers of right, gold and predicted tags of each sentence: int64 [sentences, 3]"""
+        gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
+        right = np.diff(np.r_[0, np.cumsum(gold == predicted)][offsets])
+        lengths = np.diff(offsets)
+        return np.stack([right, lengths, lengths], axis=1)
+
 
 def checked_codes(gold, predicted, offsets, names: int) -> tuple[np.ndarray, np.ndarray]:
     """Label scores of any task: gold and predicted label codes as arrays; invalid codes are an error.

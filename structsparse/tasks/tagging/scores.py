@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from structsparse.corpora.tags import span_types, spans
+from structsparse.corpora.tags import Spans, span_types, spans
 from structsparse.training.scores import ENDS, UNSEEN, LabelScore, checked_codes, precision_recall_f1
 
 
@@ -24,12 +24,23 @@ class SpanScore(LabelScore):
 
         `offsets`, of shape [sentences + 1], has the first token of each sentence."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
+        truth, guess, correct = self._compared(gold, predicted, offsets)
+        self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
+
+    def by_sentence(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """The counts of correct, gold and predicted spans of each sentence: int64 [sentences, 3]"""
+        truth, guess, correct = self._compared(*checked_codes(gold, predicted, offsets, len(self.names)), offsets)
+        starts = guess.start[correct], truth.start, guess.start
+        sentences = (np.searchsorted(offsets, start, side="right") - 1 for start in starts)
+        return np.stack([np.bincount(s, minlength=len(offsets) - 1) for s in sentences], axis=1)
+
+    def _compared(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> tuple[Spans, Spans, np.ndarray]:
+        """The gold spans, the predicted spans, and which of the predicted spans are correct."""
         truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
         # `end` and `kind` hold, at the first token of each gold span, the end and the type of the span
         end, kind = np.zeros((2, len(gold)), dtype=np.int64)
         end[truth.start], kind[truth.start] = truth.end, truth.type
-        correct = (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)
-        self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
+        return truth, guess, (end[guess.start] == guess.end) & (kind[guess.start] == guess.type)
 
     def result(self) -> dict:
         """Span score of a tagger: F1, precision and recall of all spans, and token accuracy, from 0 to 1.

@@ -74,9 +74,17 @@ class Tagging(TaskModule):
 
     def count(self, batch: TokenBatch, score: SpanScore | AccuracyScore) -> None:
         """Tagging task: add the gold and predicted labels of a batch of sentences to a score."""
+        score.add(*self._labels(batch))
+
+    def count_items(self, batch: TokenBatch) -> np.ndarray:
+        """Tagging task: the counts (right, gold, predicted) of spans or tags of each sentence of a batch: int64 [sentences, 3]"""
+        return self.make_score().by_sentence(*self._labels(batch))
+
+    def _labels(self, batch: TokenBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tagging task: the gold and predicted labels of the tokens of a batch, and the offsets of its sentences."""
         offsets = np.r_[0, np.cumsum(batch.lengths.cpu().numpy())]
         gold = batch.gold.view(-1)[batch.places]
-        score.add(gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets)
+        return gold.cpu().numpy(), self.predict_step(batch).cpu().numpy(), offsets
 
 
 @dataclass(frozen=True)

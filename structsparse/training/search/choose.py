@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from structsparse.base.errors import UserError
 from structsparse.base.files import write_text
 from structsparse.report.tables import Table, markdown, tsv
 from structsparse.training.scores import gain
 
+ONE_SE, BEST, LAST = RULES = "one_se", "best", "last"  # rules that choose among models along a path
+DRAWS = 1000  # bootstrap samples of the items of dev
+CHUNK = 50  # bootstrap samples in memory at a time
 SCORE, LOSS = BY = "score", "loss"  # figures on dev by which models can be ranked
 
 Row = Mapping[str, object]  # a table line: value by column name, such as `weights`, `loss` and the metric
@@ -27,3 +33,39 @@ def write_rows(stem: Path, rows: Sequence[Row], best: Row) -> None:
     table = Table((*rows[0], "best"), lines)
     write_text(stem.with_suffix(".tsv"), tsv(table))
     write_text(stem.with_suffix(".md"), markdown(table))
+
+
+def smallest(counts: Sequence[np.ndarray], sizes: Sequence[object], rule: str, lower: bool = False) -> int:
+    """The number of the model that a rule chooses by the counts of its dev items (int64 [items, 3]) and its size.
+
+    `one_se`: the smallest model that is not worse than the best by more than one paired standard error; `best`: the best
+    score, then the smallest size; `last`: the last model. `lower`: whether lower scores are better."""
+    if rule not in RULES:
+        raise UserError(f"choose={rule}: expected {', '.join(RULES)}")
+    if rule == LAST:
+        return len(counts) - 1
+    scores = np.array([score(c) for c in counts]) * (-1 if lower else 1)
+    best = min(range(len(scores)), key=lambda k: (-scores[k], sizes[k]))
+    if rule == BEST:
+        return best
+    errors = paired_errors(counts, best)
+    within = [k for k in range(len(scores)) if scores[k] >= scores[best] - errors[k]]
+    return min(within, key=lambda k: (sizes[k], -scores[k]))
+
+
+def score(counts: np.ndarray) -> np.ndarray:
+    """The score 2 * right / (gold + predicted) from counts [..., 3]: F1, or a mean over items."""
+    return 2 * counts.sum(axis=0)[0] / max(counts.sum(axis=0)[1:].sum(), 1)
+
+
+def paired_errors(counts: Sequence[np.ndarray], best: int, seed: int = 0) -> np.ndarray:
+    """The standard error of the difference in score of each model to the best one, by a bootstrap of the dev items."""
+    stacked = np.concatenate(counts, axis=1)  # [items, 3 * models]
+    items, generator = len(stacked), np.random.default_rng(seed)
+    samples = []
+    for _ in range(0, DRAWS, CHUNK):
+        draws = generator.multinomial(items, np.full(items, 1 / items), CHUNK)  # [draws, items]
+        sums = (draws @ stacked).reshape(CHUNK, len(counts), 3)
+        samples.append(2 * sums[..., 0] / np.maximum(sums[..., 1] + sums[..., 2], 1))
+    samples = np.concatenate(samples)  # [draws, models]
+    return (samples - samples[:, [best]]).std(axis=0, ddof=1)

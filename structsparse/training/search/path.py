@@ -58,7 +58,7 @@ def walk(
         raise UserError("path and reg.budget both decide how many groups live: set reg.budget=null, or leave out path")
     probe = fit.probe(start, task, data)
     critical, terms = _critical(probe), probe.figures.strengths.terms
-    walker, points = _Walker(task, probe), []
+    walker, points = Walker(task, probe), []
     for k, share in enumerate(shares):
         first, *rest = stages_at(share * critical, terms)
         here = folder / f"path-{k:02d}"
@@ -87,11 +87,11 @@ def _critical(probe: StageResult) -> float:
     return critical
 
 
-class _Walker:
+class Walker:
     """Regularization path: the state after a fit: all weights, and the gradient at these weights."""
 
-    def __init__(self, task: Task, probe: StageResult) -> None:
-        self.task, self.full, self.screen = task, probe, task.screen(probe)
+    def __init__(self, task: Task, probe: StageResult, rounds: int = ROUNDS) -> None:
+        self.task, self.full, self.screen, self.rounds = task, probe, task.screen(probe), rounds
         self.strength, self.gradients = probe.figures.strengths.critical, probe.at_zero
         self.rows_kept: int | None = None
 
@@ -108,7 +108,7 @@ class _Walker:
         """Regularization path: fit on some rows; if other rows turn out to be needed, fit again with these rows added.
 
         `rows` (bool array over all feature rows) marks the rows that the strong rule keeps."""
-        for again in range(ROUNDS):
+        for again in range(self.rounds):
             name = stage.name if again == 0 else f"{stage.name}-{again + 1}"
             result = self._solve(stage, rows, folder / name, resume)
             missing = self._would_wake() & ~rows
