@@ -90,13 +90,14 @@ class TaskModule(lightning.LightningModule):
         return score
 
     def count_items(self, batch) -> np.ndarray:
-        """Counts (right, gold, predicted) of each item of a batch, from which the score 2 right / (gold + predicted)
-        follows: int64 [items, 3]"""
+        """Base Lightning module: counts (right, gold, predicted) of each item of a batch: int64 [items, 3].
+
+        The score 2 right / (gold + predicted) of their sums chooses among models."""
         raise NotImplementedError
 
     @torch.no_grad()
     def item_counts(self, batches: Iterable) -> np.ndarray:
-        """The counts of each item of a part of the corpus, in the order of the batches: int64 [items, 3]"""
+        """Base Lightning module: the counts of each item of a part of the corpus, in the order of the batches."""
         counts = [self.count_items(self.transfer_batch_to_device(batch, self.device, 0)) for batch in batches]
         return np.concatenate(counts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hydra.utils import instantiate
@@ -19,8 +20,11 @@ from structsparse.training.compose import changed, stage_of, stages_of
 from structsparse.training.data import Data
 from structsparse.training.finish import RunLabels, finish
 from structsparse.training.run_folder import first_process, resume_into
-from structsparse.training.search import automatic, grid, path, reweighting
+from structsparse.training.search import grid, path, reweighting
+from structsparse.training.search.candidates import Rules, Setting
 from structsparse.training.search.choose import write_rows
+from structsparse.training.search.entry_search import EntrySearch
+from structsparse.training.search.group_search import GroupSearch
 from structsparse.training.search.strengths import shares
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
@@ -85,22 +89,26 @@ class _Run:
 
     def search_strength(self) -> tuple[list[StageResult], dict[str, object]]:
         """The results at the strength that dev chooses, and the figures of the search."""
-        search = self.cfg.search
-        rules = automatic.Rules(search.ratio, search.last, search.patience, search.most, self.cfg.choose)
+        if self.cfg.data.get("join_dev"):
+            raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength; give reg.strength")
+        search = self.cfg.search["entries" if self.cfg.reg.get("groups") is None else "groups"]
+        rules = Rules(**search.rules, choose=self.cfg.choose)
+        stage_of = partial(self._search_stage, search)
+        setting = Setting(stage_of, rules, self.task, self.data, self.checkpoints, self.resume, self.console)
         refits = OmegaConf.to_container(search.refits)
-        outcome = automatic.Search(
-            self._search_stage, refits, rules, self.task, self.data, self.checkpoints, self.resume, self.console
-        ).run()
+        outcome = (GroupSearch(setting, refits) if refits else EntrySearch(setting)).run()
         if first_process():
-            write_rows(self.folder / "report" / "path", outcome.sets, outcome.chosen_set)
-            write_rows(self.folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
+            write_rows(self.folder / "report" / "path", outcome.path, outcome.chosen)
+            if outcome.refits:
+                write_rows(self.folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
         return outcome.results, outcome.figures
 
-    def _search_stage(self, name: str, reg: Mapping[str, object]) -> Stage:
+    def _search_stage(self, search: DictConfig, name: str, reg: Mapping[str, object]) -> Stage:
         """A stage of the search for a strength, with changed options of its penalty."""
-        changes = self.cfg.search.stages[name].copy()
-        if self.choices["model"] != self.cfg.search.model:
-            changes.pop("model", None)
+        changes = search.stages[name].copy()
+        for part, choice in search.replaces.items():
+            if self.choices[part] != choice:
+                changes.pop(part, None)
         changes = OmegaConf.merge(changes, {"reg": dict(reg)} if reg else {})
         return stage_of(name, changed(self.cfg, changes), self.data.metric, self.folder, self.console)
 

@@ -34,7 +34,9 @@ class SpanScore(LabelScore):
         sentences = (np.searchsorted(offsets, start, side="right") - 1 for start in starts)
         return np.stack([np.bincount(s, minlength=len(offsets) - 1) for s in sentences], axis=1)
 
-    def _compared(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> tuple[Spans, Spans, np.ndarray]:
+    def _compared(
+        self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray
+    ) -> tuple[Spans, Spans, np.ndarray]:
         """The gold spans, the predicted spans, and which of the predicted spans are correct."""
         truth, guess = (spans(codes, offsets, self._readable) for codes in (gold, predicted))
         # `end` and `kind` hold, at the first token of each gold span, the end and the type of the span

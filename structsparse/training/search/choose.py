@@ -36,10 +36,11 @@ def write_rows(stem: Path, rows: Sequence[Row], best: Row) -> None:
 
 
 def smallest(counts: Sequence[np.ndarray], sizes: Sequence[object], rule: str, lower: bool = False) -> int:
-    """The number of the model that a rule chooses by the counts of its dev items (int64 [items, 3]) and its size.
+    """Choice among models: the index of the model that a rule takes.
 
-    `one_se`: the smallest model that is not worse than the best by more than one paired standard error; `best`: the best
-    score, then the smallest size; `last`: the last model. `lower`: whether lower scores are better."""
+    `counts` has the counts of the dev items of each model, int64 [items, 3]. The rules are `one_se` (the smallest model
+    that is not worse than the best by more than one paired standard error), `best` (the best score, then the smallest
+    size) and `last`. `lower`: whether lower scores are better."""
     if rule not in RULES:
         raise UserError(f"choose={rule}: expected {', '.join(RULES)}")
     if rule == LAST:
@@ -53,13 +54,16 @@ def smallest(counts: Sequence[np.ndarray], sizes: Sequence[object], rule: str, l
     return min(within, key=lambda k: (sizes[k], -scores[k]))
 
 
-def score(counts: np.ndarray) -> np.ndarray:
-    """The score 2 * right / (gold + predicted) from counts [..., 3]: F1, or a mean over items."""
-    return 2 * counts.sum(axis=0)[0] / max(counts.sum(axis=0)[1:].sum(), 1)
+def score(counts: np.ndarray) -> float:
+    """Choice among models: the score 2 right / (gold + predicted) from counts of items, which is F1 or a mean."""
+    right, gold, predicted = counts.sum(axis=0).tolist()
+    return 2 * right / max(gold + predicted, 1)
 
 
 def paired_errors(counts: Sequence[np.ndarray], best: int, seed: int = 0) -> np.ndarray:
-    """The standard error of the difference in score of each model to the best one, by a bootstrap of the dev items."""
+    """Choice among models: the standard error of each model's difference in score to the best one.
+
+    The dev items are resampled with replacement, the same items for all models."""
     stacked = np.concatenate(counts, axis=1)  # [items, 3 * models]
     items, generator = len(stacked), np.random.default_rng(seed)
     samples = []

@@ -1,0 +1,122 @@
+"""Candidates of a search for the strength of a penalty: fitted models, scored on dev, of which a rule takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.training.data import Data
+from structsparse.training.scores import gain
+from structsparse.training.search.choose import smallest
+from structsparse.training.stage import Stage, StageResult
+from structsparse.training.task import Task
+
+Row = dict[str, object]  # table line of a candidate
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules of a search: how the path of strengths goes down, where it ends, and how dev chooses among candidates."""
+
+    ratio: float  # each strength divided by the strength before
+    last: float  # smallest strength of the path, as a share of its largest strength
+    patience: int  # the path ends after this many candidates in a row without a better score on dev
+    choose: str  # one_se, best or last
+    most: float = 1.0  # the path ends where this share of the groups lives
+    first: float = 1.0  # largest strength, for the summed loss, if no strength makes every weight zero
+
+    def __post_init__(self) -> None:
+        for name in ("ratio", "last"):
+            if not 0 < getattr(self, name) < 1:
+                raise UserError(f"search: {name} is {getattr(self, name)}, expected a number between 0 and 1")
+        if self.patience < 1:
+            raise UserError(f"search: patience is {self.patience}, expected a number of at least 1")
+
+    def shares(self) -> Iterator[float]:
+        """The falling strengths of the path, as shares of the largest strength."""
+        share = self.ratio
+        while share >= self.last:
+            yield share
+            share *= self.ratio
+
+
+@dataclass
+class Candidate:
+    """Candidate of a search: a fitted model with its table line, its counts on dev, and the means to fit it again."""
+
+    row: Row
+    counts: np.ndarray  # counts of each dev item, int64 [items, 3], see TaskModule.item_counts
+    masks: dict[str, Tensor] = field(default_factory=dict)  # the entries of living groups, by penalised parameter
+    weights: dict[str, Tensor] = field(default_factory=dict)  # sparse weights of the stage that selects groups
+    strength: float = 0.0  # absolute strength of the penalty
+    folder: str = ""  # subfolder of the checkpoints
+
+
+@dataclass
+class Outcome:
+    """Outcome of a search: the results of the stages, tables of all candidates, and figures for metrics.json."""
+
+    results: list[StageResult]
+    path: list[Row]
+    chosen: Row
+    refits: list[Row]
+    chosen_refit: Row | None
+    figures: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a search works with: the makers of its stages, task, data, folder of checkpoints, and console."""
+
+    stage_of: Callable[[str, Mapping[str, object]], Stage]  # makes a stage by name, with changed options of its penalty
+    rules: Rules
+    task: Task
+    data: Data
+    folder: Path
+    resume: bool
+    console: Console
+
+    def print(self, line: str) -> None:
+        """Print a line of progress of a search."""
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+    def row(self, share: float, groups: int | None, result: StageResult) -> Row:
+        """The table line of a candidate of a search."""
+        metric = self.data.metric
+        return {
+            "share": share, "groups": groups, "weights": result.nonzero_weights(),
+            metric: result.score("dev")[metric], "seconds": result.figures.record.seconds,
+        }  # fmt: skip
+
+    def line(self, row: Row) -> str:
+        """The figures of a candidate on the console line of a search."""
+        groups = "" if row["groups"] is None else f"groups {row['groups']:,}  "
+        return f"{groups}weights {row['weights']:,}  dev {self.data.metric} {row[self.data.metric]:.4f}"
+
+    def chosen(self, candidates: Sequence[Candidate]) -> int:
+        """The index of the candidate that the rule of the search takes."""
+        sizes = [(candidate.row["groups"] or 0, candidate.row["weights"]) for candidate in candidates]
+        lower = gain(self.data.metric, 1.0) < 0
+        return smallest([candidate.counts for candidate in candidates], sizes, self.rules.choose, lower)
+
+    def stale(self, candidates: Sequence[Candidate]) -> bool:
+        """Whether the score on dev has not improved over the last `patience` candidates of the path."""
+        gains = [gain(self.data.metric, candidate.row[self.data.metric]) for candidate in candidates]
+        return bool(gains) and len(gains) - 1 - int(np.argmax(gains)) >= self.rules.patience
+
+
+def quick(stage: Stage) -> Stage:
+    """The stage of a candidate: without certificate, TensorBoard logs and console lines of epochs."""
+    return replace(stage, proven=False, trainer=partial(stage.trainer, quiet=True))
+
+
+def dev_counts(result: StageResult) -> np.ndarray:
+    """The counts of each dev item of a candidate, by which two models are compared."""
+    return result.module.item_counts(result.data.batches("dev", 256))

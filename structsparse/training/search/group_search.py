@@ -1,0 +1,195 @@
+"""Group search (`reg.strength=auto` of penalties of groups): a path orders the groups, each set of living groups is
+refitted, and dev chooses.
+
+1. A pilot model of all groups, under a weak penalty of entries, weighs the groups: a group with large weights in the
+   pilot is penalised less (adaptive group lasso).
+2. From the critical strength down, a few steps of the configured penalty show which groups live.
+3. Each new set of living groups is refitted from the weights of the pilot, and scored on dev.
+4. The rule `choose` takes one of these sets, and then one of the strengths of the last refit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from structsparse.base.errors import UserError
+from structsparse.groups import Partition
+from structsparse.groups.layouts import TableLayout
+from structsparse.penalties import Reweighting
+from structsparse.solvers.base import Proof
+from structsparse.training import certificate, fit
+from structsparse.training.search.candidates import Candidate, Outcome, Row, Setting, dev_counts, quick
+from structsparse.training.search.path import Walker
+from structsparse.training.search.strengths import residual_at_zero
+from structsparse.training.stage import FitRecord, Stage, StageFigures, StageResult
+from structsparse.training.terms import critical_strength
+
+MOST_GROUPS = 10_000  # largest number of groups that the pilot weighs one by one
+FEWEST = 2  # smallest number of living groups for which a set is refitted
+
+GroupWeights = Mapping[str, Mapping[str, float]]  # the weight of each group, by parameter and name of the group
+
+
+@dataclass
+class Masked(StageResult):
+    """Group search: the pilot as the stage before a refit, which may use the entries of living groups alone."""
+
+    masks: dict[str, Tensor] = field(default_factory=dict)
+
+    def survivors(self) -> dict[str, Tensor]:
+        """Group search: the mask of the entries of living groups, by penalised parameter."""
+        return self.masks
+
+
+class GroupSearch:
+    """Group search: the state of a search for the groups of a model.
+
+    `refits` are the penalties of the last refit among which dev chooses, the strongest first."""
+
+    def __init__(self, setting: Setting, refits: Sequence[Mapping[str, object]]) -> None:
+        self.setting, self.refits = setting, refits
+        self.seconds, self.fits = 0.0, 0  # of all fits so far
+        self.sets: list[Candidate] = []  # the pilot, then the refitted sets of living groups
+
+    def run(self) -> Outcome:
+        """Group search: fit the pilot, follow the path, choose a set of groups and the strength of its last refit."""
+        self.pilot = self._counted(self._fit(self.setting.stage_of("pilot", {}), None, "pilot"))
+        cost = self.seconds
+        self.walker, self.weights = self._start()
+        self._add_pilot()
+        for k, share in enumerate(self.setting.rules.shares()):
+            self._advance(share, k)
+            if self._ended():
+                break
+        best = self.sets[self.setting.chosen(self.sets)]
+        refits, kept, last = self._last_refit(best)
+        selected = self._selected(best, self.seconds - last.figures.record.seconds)
+        figures = {"search_fits": self.fits, "search_cost": self.seconds / cost, "chosen_share": best.row["share"]}
+        self.setting.print(
+            f"chosen: {kept['groups']:,} groups, {kept['weights']:,} weights; "
+            f"the search took {self.seconds / cost:.1f} times as long as a fit of all groups"
+        )
+        return Outcome([selected, last], [c.row for c in self.sets], best.row, refits, kept, figures)
+
+    # --- the path
+
+    def _start(self) -> tuple[Walker, GroupWeights]:
+        """Group search: the walker of the path at zero weights, and the group weights that the pilot has given."""
+        probe = fit.probe(self._selecting(0.0, {}), self.setting.task, self.setting.data)
+        weights = {}
+        for name, penalty in probe.penalties.items():
+            groups = penalty.groups
+            if penalty.reweightable and isinstance(groups, Partition) and len(groups) <= MOST_GROUPS:
+                Reweighting(penalty).update(self.pilot.weights[name])
+                weights[name] = dict(zip(groups.names, groups.weight.tolist(), strict=True))
+        critical = critical_strength(probe.penalties, probe.at_zero)
+        if not critical:
+            raise UserError("reg.strength=auto: no strength of this penalty makes every weight zero; give reg.strength")
+        strengths = replace(probe.figures.strengths, critical=critical)
+        probe = replace(probe, figures=replace(probe.figures, strengths=strengths))
+        return Walker(self.setting.task, probe, rounds=1), weights
+
+    def _selecting(self, strength: float, weights: GroupWeights) -> Stage:
+        """Group search: the stage that selects, at an absolute strength, with the group weights of the pilot."""
+        stage = self.setting.stage_of("select", {})
+        main, *further = stage.terms
+        groups = partial(weighed_groups, maker=main.groups, weights=weights) if weights else main.groups
+        return replace(stage, terms=[replace(main, strength=strength, relative=False, groups=groups), *further])
+
+    def _advance(self, share: float, k: int) -> None:
+        """Group search: go on to the next strength of the path; refit the set of living groups if it is new."""
+        full = self.walker.full
+        strength = share * full.figures.strengths.critical
+        stage = quick(self._selecting(strength, self.weights))
+        self._counted(self.walker.advance(stage, strength, self.setting.folder / f"path-{k:02d}", self.setting.resume))
+        masks, count = full.survivors(), full.group_count().groups_alive
+        known = any(all(torch.equal(masks[name], c.masks[name]) for name in masks) for c in self.sets)
+        if count < FEWEST or known:
+            return
+        folder = f"path-{k:02d}/refit"
+        refit = self._counted(self._fit(self.setting.stage_of("refit", {}), self._masked(masks), folder))
+        weights = {name: value.to_sparse() for name, value in full.weights.items()}
+        row = self.setting.row(share, count, refit)
+        self.sets.append(Candidate(row, dev_counts(refit), masks, weights, strength, folder))
+        self.setting.print(f"path  strength {share:.4g}  {self.setting.line(row)}")
+
+    def _add_pilot(self) -> None:
+        """Group search: add the pilot to the candidates, as the set of all groups that it uses."""
+        penalties = self.walker.full.penalties
+        masks = {name: penalty.survivors(self.pilot.weights[name]) for name, penalty in penalties.items()}
+        alive = replace(self.pilot, penalties=penalties).group_count().groups_alive
+        row = self.setting.row(0.0, alive, self.pilot)
+        self.sets.append(Candidate(row, dev_counts(self.pilot), masks, folder="pilot"))
+        self.setting.print(f"pilot  {self.setting.line(row)}")
+
+    def _ended(self) -> bool:
+        """Group search: whether nearly all groups live, or dev has not gained for some sets."""
+        alive = self.walker.full.group_count().groups_alive
+        return alive >= self.setting.rules.most * self.sets[0].row["groups"] or self.setting.stale(self.sets[1:])
+
+    # --- the choice
+
+    def _last_refit(self, best: Candidate) -> tuple[list[Row], Row, StageResult]:
+        """Group search: refit the chosen set under each penalty, from strong to weak; all lines, and the chosen one."""
+        setting, results, fitted = self.setting, [self.pilot], []
+        if best is not self.sets[0]:
+            results = [self._fit(setting.stage_of("refit", {}), self._masked(best.masks), best.folder, resume=True)]
+        for k, reg in enumerate(self.refits):
+            stage = replace(setting.stage_of("refit", reg), survivors=False)
+            results.append(self._counted(self._fit(stage, results[-1], f"last/{k}")))
+            row = {**reg, **setting.row(best.row["share"], best.row["groups"], results[-1])}
+            fitted.append(Candidate(row, dev_counts(results[-1])))
+            options = "  ".join(f"{key} {value:g}" for key, value in reg.items())
+            setting.print(f"refit  {options}  {setting.line(row)}")
+        k = setting.chosen(fitted)
+        stage = replace(setting.stage_of("refit", self.refits[k]), survivors=False)
+        last = fit.run(stage, setting.task, setting.data, results[k], setting.folder / f"last/{k}", True)
+        return [candidate.row for candidate in fitted], fitted[k].row, last
+
+    def _selected(self, best: Candidate, seconds: float) -> StageResult:
+        """Group search: the result of the selecting stage at the chosen strength, with a certificate on all data."""
+        full = self.walker.full
+        weights = {n: v.to_dense() for n, v in best.weights.items()} or self.pilot.weights
+        full.module.load_state_dict(weights, strict=False)
+        for penalty in full.penalties.values():
+            penalty.strength = best.strength
+        residual = residual_at_zero(full.penalties, full.at_zero)
+        proven, at_end = certificate.prove(
+            full.module, full.data.whole("train"), full.penalties, full.penalties, {}, residual, Proof(), bounded=True
+        )
+        strengths = replace(full.figures.strengths, first=best.strength)
+        figures = StageFigures("select", 0.0, strengths, residual, FitRecord(seconds=seconds, epochs=1), proven)
+        return replace(full, figures=figures, at_end=at_end)
+
+    # --- fits
+
+    def _masked(self, masks: Mapping[str, Tensor]) -> Masked:
+        """Group search: the pilot as the stage before the refit of some entries."""
+        return Masked(self.setting.data, self.pilot.module, self.pilot.penalties, masks=dict(masks))
+
+    def _fit(self, stage: Stage, before: StageResult | None, folder: str, resume: bool = False) -> StageResult:
+        """Group search: fit a stage without certificate."""
+        setting = self.setting
+        where = setting.folder / folder
+        return fit.run(quick(stage), setting.task, setting.data, before, where, setting.resume or resume)
+
+    def _counted(self, result: StageResult) -> StageResult:
+        """Group search: add a fit to the cost of the search."""
+        self.seconds += result.figures.record.seconds
+        self.fits += 1
+        return result
+
+
+def weighed_groups(
+    shape: Sequence[int], layout: TableLayout, *, maker: Callable, weights: GroupWeights, parameter: str
+) -> Partition:
+    """Group search: the groups of a group maker, with group weights given by name."""
+    groups = maker(shape, layout, parameter=parameter)
+    if parameter in weights:
+        values = torch.tensor([weights[parameter][name] for name in groups.names], dtype=torch.float64)
+        groups.weight.copy_(torch.where(groups.size > 0, values, 0.0))
+    return groups
