@@ -83,11 +83,24 @@ def flat(node: dict, prefix: str = "") -> dict[str, object]:
     return pairs
 
 
+ONE_SE, AUTO = {"choose": "one_se"}, {"reg.strength": "auto"}
+GROUPED = ("overlap", "sparse_group_lasso")
+CHANGED = {  # on purpose: dev chooses the strength of a tagger
+    "task=ner": ONE_SE | AUTO | {"features.group_strength": "absent"},
+    **{f"task=ner reg={reg}": ONE_SE | AUTO for reg in GROUPED},
+    **{f"task=ner recipe={recipe}": ONE_SE | AUTO for recipe in ("quantised_refit", "backward_mira")},
+    "task=ner reg=fused": ONE_SE,
+    "task=ner reg=l1": AUTO,
+    "task=chunking preset=sparseptron_crf": AUTO,
+}
+
+
 @pytest.mark.parametrize("line", BEFORE)
 def test_command_lines_mean_what_they_meant_before(line):
     cfg = composed(*line.split())
     values = flat(cfg) | {"stages": " ".join(cfg["recipe"])}
     expected = {key: value for key, value in BEFORE["task=ner"].items() if key in values} | BEFORE[line]
+    expected |= CHANGED.get(line, {})
     assert {key: values.get(key, "absent") for key in expected} == expected
 
 
@@ -136,12 +149,13 @@ def unread_options(cfg: dict) -> list[str]:
     return wrong
 
 
+TASKS = ("textcat", "ner", "chunking", "pos")
 PRESETS = sorted(path.stem for path in (CONF / "preset").glob("*.yaml"))
 DEFAULTS = {  # a command line under which each file of preset/_default is in force
     "parsing_group_lasso": "task=parsing",
     "lm_fista": "task=lm",
     **{f"{part}_{reg}": f"task=lm reg={reg}" for part in ("lm", "ngram") for reg in LM_REGS},
-    **{f"textcat_{reg}": f"task=textcat reg={reg}" for reg in ("l1", "l2", "elastic_net")},
+    **{f"{t}_{reg}": f"task={t} reg={reg}" for t in TASKS for reg in ("l1", "l2", "elastic_net")},
 }
 
 

@@ -89,24 +89,35 @@ class _Run:
 
     def search_strength(self) -> tuple[list[StageResult], dict[str, object]]:
         """The results at the strength that dev chooses, and the figures of the search."""
-        if self.cfg.data.get("join_dev"):
-            raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength; give reg.strength")
         search = self.cfg.search["entries" if self.cfg.reg.get("groups") is None else "groups"]
+        self._check_search(search)
         rules = Rules(**search.rules, choose=self.cfg.choose)
         stage_of = partial(self._search_stage, search)
         setting = Setting(stage_of, rules, self.task, self.data, self.checkpoints, self.resume, self.console)
-        refits = OmegaConf.to_container(search.refits)
-        outcome = (GroupSearch(setting, refits) if refits else EntrySearch(setting)).run()
+        by_groups = "refits" in search
+        found = GroupSearch(setting, OmegaConf.to_container(search.refits)) if by_groups else EntrySearch(setting)
+        outcome = found.run()
         if first_process():
             write_rows(self.folder / "report" / "path", outcome.path, outcome.chosen)
             if outcome.refits:
                 write_rows(self.folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
         return outcome.results, outcome.figures
 
+    def _check_search(self, search: DictConfig) -> None:
+        """Refuse options under which dev cannot choose a strength."""
+        if self.cfg.data.get("join_dev"):
+            raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength; give reg.strength")
+        for part, choices in search.needs.items():
+            if self.choices[part] not in choices:
+                raise UserError(
+                    f"{part}={self.choices[part]} needs a number as reg.strength, such as reg.strength=0.01 (a share of "
+                    f"the critical strength); reg.strength=auto is for {part}={', '.join(choices)}"
+                )
+
     def _search_stage(self, search: DictConfig, name: str, reg: Mapping[str, object]) -> Stage:
         """A stage of the search for a strength, with changed options of its penalty."""
         changes = search.stages[name].copy()
-        for part, choice in search.replaces.items():
+        for part, choice in self.cfg.search.replaces.items():
             if self.choices[part] != choice:
                 changes.pop(part, None)
         changes = OmegaConf.merge(changes, {"reg": dict(reg)} if reg else {})

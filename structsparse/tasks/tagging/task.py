@@ -77,7 +77,7 @@ class Tagging(TaskModule):
         score.add(*self._labels(batch))
 
     def count_items(self, batch: TokenBatch) -> np.ndarray:
-        """Tagging task: the numbers of right, gold and predicted spans of each sentence of a batch: int64 [sentences, 3].
+        """Tagging task: the numbers of right, gold and predicted spans of each sentence: int64 [sentences, 3].
 
         For tags that are not spans, the numbers of right and of all tags."""
         return self.make_score().by_sentence(*self._labels(batch))
