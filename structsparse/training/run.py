@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from hydra.utils import instantiate
@@ -92,7 +91,15 @@ class _Run:
         search = self.cfg.search["entries" if self.cfg.reg.get("groups") is None else "groups"]
         self._check_search(search)
         rules = Rules(**search.rules, choose=self.cfg.choose)
-        stage_of = partial(self._search_stage, search)
+        stages: dict[tuple, Stage] = {}  # composing a stage takes as long as a short fit
+
+        def stage_of(name: str, reg: Mapping[str, object]) -> Stage:
+            """A stage of the search for a strength, composed once."""
+            key = name, *reg.items()
+            if key not in stages:
+                stages[key] = self._search_stage(search.stages[name], name, reg)
+            return stages[key]
+
         setting = Setting(stage_of, rules, self.task, self.data, self.checkpoints, self.resume, self.console)
         by_groups = "refits" in search
         found = GroupSearch(setting, OmegaConf.to_container(search.refits)) if by_groups else EntrySearch(setting)
@@ -110,17 +117,15 @@ class _Run:
         for part, choices in search.needs.items():
             if self.choices[part] not in choices:
                 raise UserError(
-                    f"{part}={self.choices[part]} needs a number as reg.strength, such as reg.strength=0.01 (a share of "
-                    f"the critical strength); reg.strength=auto is for {part}={', '.join(choices)}"
+                    f"{part}={self.choices[part]} needs a number, such as reg.strength=0.01 (a share of the critical "
+                    f"strength); reg.strength=auto is for {part}={', '.join(choices)}"
                 )
 
-    def _search_stage(self, search: DictConfig, name: str, reg: Mapping[str, object]) -> Stage:
+    def _search_stage(self, options: DictConfig, name: str, reg: Mapping[str, object]) -> Stage:
         """A stage of the search for a strength, with changed options of its penalty."""
-        changes = search.stages[name].copy()
-        for part, choice in self.cfg.search.replaces.items():
-            if self.choices[part] != choice:
-                changes.pop(part, None)
-        changes = OmegaConf.merge(changes, {"reg": dict(reg)} if reg else {})
+        replaced = [part for part, choice in self.cfg.search.replaces.items() if self.choices[part] == choice]
+        kept = {key: value for key, value in options.items() if key in replaced or key not in self.cfg.search.replaces}
+        changes = OmegaConf.merge(kept, {"reg": dict(reg)} if reg else {})
         return stage_of(name, changed(self.cfg, changes), self.data.metric, self.folder, self.console)
 
     def stages(self, cfg: DictConfig) -> list[Stage]:

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -147,6 +148,7 @@ def test_every_penalty_goes_into_every_recipe(reg, recipe):
     shape, layout = (7, 3), TemplateLayout(["word[0]", "word[-1..0]"], np.array([0, 4, 7]), ["x", "y", "z"])
     for stage in found:
         (term,) = stage.terms
+        term = replace(term, strength=0.1 if term.strength == "auto" else term.strength)
         penalty = term.on(torch.zeros(shape), "table", layout)
         assert penalty.value(torch.zeros(shape)) == 0
         assert (penalty.groups is None) == (term.groups is None)

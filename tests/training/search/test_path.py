@@ -42,8 +42,8 @@ def test_rows_that_cannot_live_are_left_out_and_come_back_if_wanted(run, monkeyp
     rows = table(found)
     assert int(rows[0]["rows kept"]) < found.metrics["features"]
     assert [int(row["rows kept"]) for row in rows] == sorted(int(row["rows kept"]) for row in rows)
-    screen = paths._Walker._may_live
-    monkeypatch.setattr(paths._Walker, "_may_live", lambda self, strength: screen(self, 1e9))  # forgets all but living
+    screen = paths.Walker._may_live
+    monkeypatch.setattr(paths.Walker, "_may_live", lambda self, strength: screen(self, 1e9))  # forgets all but living
     again = run(*WHOLE, "path=2", "reg.strength=0.3")
     assert sorted(p.name for p in (again.folder / "checkpoints" / "path-00").iterdir()) == ["fit", "fit-2"]
     for row, other in zip(rows, table(again), strict=True):

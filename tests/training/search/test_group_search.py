@@ -1,0 +1,148 @@
+"""reg.strength=auto of penalties of groups: a pilot, a path with refits, and the choice of dev."""
+
+import csv
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from structsparse.groups import by_row_blocks
+from structsparse.training.search.group_search import weighed_groups
+
+AUTO = ("reg=group_lasso", "reg.strength=auto", "recipe=select_refit", "solver=fista", "batch=null", "choose=one_se")
+
+
+def table(run, name):
+    """The lines of a table in the report of a run; numbers are converted."""
+    with (run.folder / "report" / f"{name}.tsv").open() as file:
+        return [
+            {key: float(value) if value and key != "best" else value for key, value in row.items()}
+            for row in csv.DictReader(file, delimiter="\t")
+        ]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    from tests.support.runs import run_here
+
+    found = run_here(*AUTO, folder=tmp_path_factory.mktemp("auto") / "run")
+    assert found.status in (0, None), found.errors
+    return found
+
+
+def test_the_summary_tells_what_the_search_cost(found):
+    assert found.metrics["search_cost"] > 1
+    assert found.metrics["search_fits"] >= len(table(found, "path")) + len(table(found, "refits"))
+    assert "times as long as a fit of all groups" in found.output
+
+
+def test_the_chosen_set_is_the_one_that_is_exported(found):
+    (chosen,) = [row for row in table(found, "path") if row["best"] == "yes"]
+    (kept,) = [row for row in table(found, "refits") if row["best"] == "yes"]
+    assert found.metrics["groups_alive"] <= chosen["groups"] == kept["groups"]
+    assert found.metrics["nonzero"] == kept["weights"]
+    assert found.metrics["dev_f1"] == pytest.approx(kept["f1"])
+    assert found.metrics["chosen_share"] == chosen["share"]
+
+
+def test_no_smaller_set_is_as_good_and_the_path_goes_down(found):
+    rows = table(found, "path")
+    (chosen,) = [row for row in rows if row["best"] == "yes"]
+    assert all(row["f1"] < chosen["f1"] for row in rows if row["groups"] < chosen["groups"])
+    shares = [row["share"] for row in rows[1:]]
+    assert rows[0]["share"] == 0  # the pilot
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] < 1
+
+
+def test_best_takes_the_best_set_of_the_same_path(found, run):
+    best = run(*AUTO[:-1], "choose=best")
+    scores = [row["f1"] for row in table(best, "path")]
+    (chosen,) = [row for row in table(best, "path") if row["best"] == "yes"]
+    assert chosen["f1"] == max(scores)
+    assert scores == [row["f1"] for row in table(found, "path")]
+
+
+def test_a_given_strength_or_path_wins(run):
+    given = run("reg=group_lasso", "reg.strength=0.3", "solver=fista", "batch=null")
+    assert "search_cost" not in given.metrics
+    path = run("reg=group_lasso", "reg.strength=auto", "solver=fista", "batch=null", "path=[0.6,0.3]")
+    assert [row["share"] for row in table(path, "path")] == [0.6, 0.3]
+
+
+def test_path_auto_searches_in_spite_of_a_strength(found, run):
+    again = run(*AUTO, "reg.strength=0.3", "path=auto")
+    assert again.metrics["nonzero"] == found.metrics["nonzero"]
+
+
+def test_an_interrupted_search_goes_on_to_the_same_end(found, run, monkeypatch):
+    from structsparse.training.search import group_search
+
+    advance, done = group_search.GroupSearch._advance, []
+
+    def stop(self, share, k):
+        if len(done) == 4:
+            signal.raise_signal(signal.SIGINT)
+        done.append(k)
+        advance(self, share, k)
+
+    monkeypatch.setattr(group_search.GroupSearch, "_advance", stop)
+    assert run(*AUTO).status != 0
+    monkeypatch.setattr(group_search.GroupSearch, "_advance", advance)
+    again = run(*AUTO, "ckpt_path=last")
+    for key, value in found.result.items():
+        if isinstance(value, float) and key != "search_cost":  # a quotient of times
+            assert again.result[key] == pytest.approx(value, rel=1e-6), key
+
+
+def test_group_weights_are_given_by_name():
+    def maker(shape, layout, parameter=""):
+        names = [name for name in ("a", "b", "empty", "c") if name in layout]
+        return by_row_blocks(shape, names, [0, *np.cumsum([layout[name] for name in names])], "one", parameter)
+
+    weights = {"table": {"a": 2.0, "b": 3.0, "c": 4.0, "empty": 5.0}}
+    narrowed = weighed_groups((3, 2), {"b": 1, "empty": 0, "c": 2}, maker=maker, weights=weights, parameter="table")
+    assert narrowed.weight.tolist() == [3.0, 0.0, 4.0]
+    other = weighed_groups((3, 2), {"b": 1, "c": 2}, maker=maker, weights=weights, parameter="another")
+    assert torch.equal(other.weight, torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("recipe=reweighted", "recipe=reweighted needs a number, such as reg.strength=0.01"),
+        ("solver=adagrad", "solver=adagrad needs a number"),
+        ("loss=hinge", "loss=hinge needs a number"),
+        ("search.groups.rules.ratio=1.5", "search: ratio is 1.5, expected a number between 0 and 1"),
+        ("choose=two_se", "choose=two_se: expected one_se, best, last"),
+    ],
+)
+def test_options_under_which_dev_cannot_choose_are_refused(option, words, run):
+    refused = run(*(o for o in AUTO if o.partition("=")[0] != option.partition("=")[0]), option)
+    assert refused.status == 2
+    assert words in refused.errors
+
+
+@pytest.mark.parametrize("reg", ["group_linf", "sparse_group_lasso", "tree_l2", "overlap", "group_mcp"])
+def test_every_penalty_of_groups_may_be_automatic(reg, run):
+    found = run(f"reg={reg}", "reg.strength=auto", "recipe=select_refit", "solver=fista", "batch=null", "choose=one_se")
+    assert found.status in (0, None), found.errors
+    assert 0 < found.metrics["nonzero"] < found.metrics["weights"]
+
+
+def test_numbers_beside_the_features_are_kept(run, tmp_path):
+    """model=sparse_dense is not replaced by the model of the stages."""
+    found = run(*AUTO, "model=sparse_dense", "features.dense=[]")
+    assert "numeric columns" in found.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_planted_templates_are_found(seed, run):
+    """On four of five seeds exactly the planted templates; on none is one of them missing."""
+    data = ("data=planted", f"data.seed={seed}", "features=planted")
+    found = run(*AUTO, "seed=0", data=data, base=("groups.weights=log2_size",))
+    assert found.metrics["planted_recall"] == 1
+    assert found.metrics["planted_precision"] == 1 or seed == 3
+    assert found.metrics["f1"] > 0.85
