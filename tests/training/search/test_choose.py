@@ -40,8 +40,8 @@ def test_one_se_takes_the_smallest_model_within_a_standard_error():
     generator = np.random.default_rng(1)
     best = counts(generator, 1000, 0.8)
     near = best.copy()
-    near[:10, 0] -= near[:10, 0] > 0  # wrong on ten items more, right on seven
-    near[10:17, 0] += near[10:17, 0] < near[10:17, 1:].min(axis=1)
+    near[np.flatnonzero(near[:, 0] > 0)[:20], 0] -= 1  # wrong on 20 items more, right on 18 others
+    near[np.flatnonzero(near[:, 0] < near[:, 1:].min(axis=1))[-18:], 0] += 1
     far = counts(generator, 1000, 0.5)
     models, sizes = [far, near, best], [(1, 10), (2, 20), (3, 30)]
     assert paired_errors(models, 2)[1] > score(best) - score(near) > 0
