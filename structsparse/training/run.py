@@ -15,20 +15,15 @@ from rich.console import Console
 from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
 from structsparse.training import fit, legality
-from structsparse.training.compose import changed, stage_of, stages_of
+from structsparse.training.compose import stages_of
 from structsparse.training.data import Data
 from structsparse.training.finish import RunLabels, finish
 from structsparse.training.run_folder import first_process, resume_into
-from structsparse.training.search import grid, path, reweighting
-from structsparse.training.search.candidates import Rules, Setting
-from structsparse.training.search.choose import write_rows
-from structsparse.training.search.entry_search import EntrySearch
-from structsparse.training.search.group_search import GroupSearch
+from structsparse.training.search import grid, path, path_report, reweighting
+from structsparse.training.search.automatic import AUTO, Automatic, is_automatic
 from structsparse.training.search.strengths import shares
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
-
-AUTO = "auto"  # value of reg.strength and path: dev chooses
 
 
 def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Console) -> dict[str, object]:
@@ -40,6 +35,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     task: Task = instantiate(cfg.task, _convert_="all")
     for stage in stages_of(cfg, "", folder, console):
         legality.check(task, stage)  # checked before any data are read
+    search = Automatic(cfg, choices) if is_automatic(cfg) else None
     small = ArtifactOptions.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     task.check_rounding(small)
     features = instantiate(cfg.features, _convert_="all")
@@ -48,7 +44,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
     resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
-    results, chosen = _Run(cfg, choices, task, data, folder, resume, console).results()
+    results, chosen = _Run(cfg, search, task, data, folder, resume, console).results()
     rate = {"lr": cfg.solver.lr} if "lr" in cfg.solver else {}
     numbers = {"strength": cfg.reg.strength, **rate, "batch": cfg.batch}
     labels = RunLabels(choices, cfg.seed, numbers)
@@ -60,7 +56,7 @@ class _Run:
     """Training run with prepared data, and three ways to fit the stages: once, over a grid, or along a path."""
 
     cfg: DictConfig
-    choices: Mapping[str, str]
+    search: Automatic | None
     task: Task
     data: Data
     folder: Path
@@ -76,57 +72,10 @@ class _Run:
         """Training run: the results of all stages, and the figures of the grid search if there was one."""
         if self.cfg.grid is not None:
             return self.search_grid()
-        if self.automatic:
-            return self.search_strength()
+        if self.search is not None:
+            outcome = self.search.run(self.task, self.data, self.folder, self.resume, self.console)
+            return outcome.results, outcome.figures
         return (self.fit_stages() if self.cfg.path is None else self.follow_path()), {}
-
-    @property
-    def automatic(self) -> bool:
-        """Whether dev chooses the strength: `path=auto`, or `reg.strength=auto` without a path or a budget."""
-        cfg = self.cfg
-        return cfg.path == AUTO or (cfg.path is None and cfg.reg.get("strength") == AUTO and not cfg.reg.get("budget"))
-
-    def search_strength(self) -> tuple[list[StageResult], dict[str, object]]:
-        """The results at the strength that dev chooses, and the figures of the search."""
-        search = self.cfg.search["entries" if self.cfg.reg.get("groups") is None else "groups"]
-        self._check_search(search)
-        rules = Rules(**search.rules, choose=self.cfg.choose)
-        stages: dict[tuple, Stage] = {}  # composing a stage takes as long as a short fit
-
-        def stage_of(name: str, reg: Mapping[str, object]) -> Stage:
-            """A stage of the search for a strength, composed once."""
-            key = name, *reg.items()
-            if key not in stages:
-                stages[key] = self._search_stage(search.stages[name], name, reg)
-            return stages[key]
-
-        setting = Setting(stage_of, rules, self.task, self.data, self.checkpoints, self.resume, self.console)
-        by_groups = "refits" in search
-        found = GroupSearch(setting, OmegaConf.to_container(search.refits)) if by_groups else EntrySearch(setting)
-        outcome = found.run()
-        if first_process():
-            write_rows(self.folder / "report" / "path", outcome.path, outcome.chosen)
-            if outcome.refits:
-                write_rows(self.folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
-        return outcome.results, outcome.figures
-
-    def _check_search(self, search: DictConfig) -> None:
-        """Refuse options under which dev cannot choose a strength."""
-        if self.cfg.data.get("join_dev"):
-            raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength; give reg.strength")
-        for part, choices in search.needs.items():
-            if self.choices[part] not in choices:
-                raise UserError(
-                    f"{part}={self.choices[part]} needs a number, such as reg.strength=0.01 (a share of the critical "
-                    f"strength); reg.strength=auto is for {part}={', '.join(choices)}"
-                )
-
-    def _search_stage(self, options: DictConfig, name: str, reg: Mapping[str, object]) -> Stage:
-        """A stage of the search for a strength, with changed options of its penalty."""
-        replaced = [part for part, choice in self.cfg.search.replaces.items() if self.choices[part] == choice]
-        kept = {key: value for key, value in options.items() if key in replaced or key not in self.cfg.search.replaces}
-        changes = OmegaConf.merge(kept, {"reg": dict(reg)} if reg else {})
-        return stage_of(name, changed(self.cfg, changes), self.data.metric, self.folder, self.console)
 
     def stages(self, cfg: DictConfig) -> list[Stage]:
         """Training run: the stages of the recipe under the configuration `cfg`."""
@@ -182,12 +131,14 @@ class _Run:
                 f"path={cfg.path} goes down to reg.strength as a share: reg.relative must be true; or list shares"
             )
         listed = OmegaConf.to_object(cfg.path) if OmegaConf.is_list(cfg.path) else cfg.path
-        falling = shares(listed, cfg.reg.strength)
+        last = cfg.search.groups.rules.last if cfg.reg.strength == AUTO else cfg.reg.strength
+        falling = shares(listed, last)
         points, best = path.walk(
             self._stages_at, self.task, self.data, falling, self.checkpoints, self.resume, self.console
         )
         if first_process():
-            path.write(self.folder / "report", points, best, self.data.metric)
+            rows = [point.row for point in points]
+            path_report.write(self.folder / "report", rows, best.row, self.data.metric)
         return best.results
 
     def _stages_at(self, strength: float, terms: Mapping[str, float] | None) -> list[Stage]:

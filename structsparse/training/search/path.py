@@ -11,18 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path as Folder
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.base.files import atomic_file
 from structsparse.penalties import Penalty
 from structsparse.training import certificate, fit
 from structsparse.training.data import Data
 from structsparse.training.search import reweighting
-from structsparse.training.search.choose import rank, write_rows
+from structsparse.training.search.choose import rank
 from structsparse.training.search.strengths import residual_at_zero
 from structsparse.training.stage import Stage, StageFigures, StageResult
 from structsparse.training.task import Task
@@ -226,35 +223,3 @@ def _line(point: Point, k: int, count: int, metric: str) -> str:
     groups = "" if row["groups"] is None else f"  groups {row['groups']:,}"
     score = "" if row[metric] is None else f"  dev {metric} {row[metric]:.4f}"
     return f"path {k + 1}/{count}  strength {row['share']:.4g}{groups}  weights {row['weights']:,}{score}"
-
-
-def write(folder: Folder, points: Sequence[Point], best: Point, metric: str) -> None:
-    """Regularization path: write the table (path.tsv, path.md) and the picture (path.png)."""
-    write_rows(folder / "path", [point.row for point in points], best.row)
-    with atomic_file(folder / "path.png") as file:
-        picture(points, best, metric).savefig(file, format="png", dpi=150)
-
-
-def picture(points: Sequence[Point], best: Point, metric: str) -> Figure:
-    """Regularization path: the picture of score and sparsity over the strength.
-
-    Sparsity is the number of living groups, or of weights if there are no groups."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for key, label in ((metric, "after all stages"), (f"selected {metric}", "as selected")):
-        scored = [(p.row["share"], p.row[key]) for p in points if p.row[key] is not None]
-        axes.plot(*zip(*scored, strict=True), marker="o", label=label)
-        if key == metric and all(len(p.results) == 1 for p in points):
-            break
-    axes.axvline(best.share, color="0.8", zorder=0)
-    axes.set(xscale="log", xlabel="strength, as a share of the critical one", ylabel=f"{metric} on dev")
-    axes.set_xticks([p.share for p in points], [f"{p.share:.3g}" for p in points], rotation=45, fontsize=7)
-    axes.set_xticks([], minor=True)
-    axes.invert_xaxis()
-    counted = "selected weights" if points[0].row["groups"] is None else "groups"
-    right = axes.twinx()
-    right.step([p.row["share"] for p in points], [p.row[counted] for p in points], where="mid", color="0.6")
-    right.yaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set_ylabel(f"living {'weights' if counted != 'groups' else 'groups'}", color="0.5")
-    axes.legend(fontsize=8)
-    return figure

@@ -1,0 +1,84 @@
+"""Automatic strength: `reg.strength=auto` and `path=auto` search for the strength of the penalty by the score on dev.
+
+The search of a penalty of groups is `group_search`, that of a penalty of single entries is `entry_search`. conf/search
+has the stages and rules of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from structsparse.base.errors import UserError
+from structsparse.training.compose import changed, stage_of
+from structsparse.training.data import Data
+from structsparse.training.run_folder import first_process
+from structsparse.training.search import path_report
+from structsparse.training.search.candidates import Outcome, Rules, Setting
+from structsparse.training.search.choose import write_rows
+from structsparse.training.search.entry_search import EntrySearch
+from structsparse.training.search.group_search import GroupSearch
+from structsparse.training.stage import Stage
+from structsparse.training.task import Task
+
+AUTO = "auto"  # value of reg.strength and path: dev chooses
+
+
+def is_automatic(cfg: DictConfig) -> bool:
+    """Automatic strength: whether dev chooses it, by `path=auto`, or `reg.strength=auto` without a path or budget."""
+    return cfg.path == AUTO or (cfg.path is None and cfg.reg.get("strength") == AUTO and not cfg.reg.get("budget"))
+
+
+@dataclass
+class Automatic:
+    """Automatic strength: the search that a configuration asks for, with the stages that it has composed so far."""
+
+    cfg: DictConfig
+    choices: Mapping[str, str]  # the option of each configuration group
+
+    def __post_init__(self) -> None:
+        self.by_groups = self.cfg.reg.get("groups") is not None
+        self.search = self.cfg.search["groups" if self.by_groups else "entries"]
+        self.stages: dict[tuple, Stage] = {}  # composing a stage takes as long as a short fit
+        self._check()
+
+    def run(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Outcome:
+        """Automatic strength: search, and write the report of the search."""
+        self.metric, self.folder, self.console = data.metric, folder, console
+        rules = Rules(**self.search.rules, choose=self.cfg.choose)
+        setting = Setting(self._stage, rules, task, data, folder / "checkpoints", resume, console)
+        if self.by_groups:
+            outcome = GroupSearch(setting, OmegaConf.to_container(self.search.refits)).run()
+        else:
+            outcome = EntrySearch(setting).run()
+        if first_process():
+            path_report.write(folder / "report", outcome.path, outcome.chosen, data.metric)
+            if outcome.refits:
+                write_rows(folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
+        return outcome
+
+    def _check(self) -> None:
+        """Automatic strength: refuse options under which dev cannot choose."""
+        if self.cfg.data.get("join_dev"):
+            raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength; give reg.strength")
+        for part, choices in self.search.needs.items():
+            if self.choices[part] not in choices:
+                raise UserError(
+                    f"{part}={self.choices[part]} needs a number, such as reg.strength=0.01 (a share of the critical "
+                    f"strength); reg.strength=auto is for {part}={', '.join(choices)}"
+                )
+
+    def _stage(self, name: str, reg: Mapping[str, object]) -> Stage:
+        """Automatic strength: a stage of the search, with changed options of its penalty."""
+        key = name, *reg.items()
+        if key not in self.stages:
+            kept = dict(self.search.stages[name])
+            for part, choice in self.cfg.search.replaces.items():
+                if self.choices[part] != choice:
+                    kept.pop(part, None)
+            changes = OmegaConf.merge(kept, {"reg": dict(reg)} if reg else {})
+            self.stages[key] = stage_of(name, changed(self.cfg, changes), self.metric, self.folder, self.console)
+        return self.stages[key]
