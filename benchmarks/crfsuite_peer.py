@@ -31,9 +31,9 @@ class Row:
     objective: float = float("nan")  # in crfsuite's terms: a sum over sentences
 
 
-def score_of(data, test, tags):
+def score_of(data, sentences, tags, part="test"):
     score, place = data.score(), {name: k for k, name in enumerate(data.names)}
-    score.add(data.arrays["test"].gold, np.array([place[tag] for tag in tags]), test.offsets)
+    score.add(data.arrays[part].gold, np.array([place[tag] for tag in tags]), sentences.offsets)
     return score.result()["f1"]
 
 

@@ -18,7 +18,7 @@ from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
 from structsparse.cli.train_help import help_text
 from structsparse.tasks import registry
-from structsparse.training.options import check_options
+from structsparse.training.options import check_options, expanded
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         check_options(arguments)  # refuses options of earlier versions
+        arguments = expanded(arguments)
     except UserError as error:
         return _failed(str(error))
     import hydra
@@ -126,7 +127,7 @@ def train(
     silence_lightning()
     keep_freed_memory()
     try:
-        cfg, choices, folder = _composed(list(options), folder, config_dir)
+        cfg, choices, folder = _composed(expanded(options), folder, config_dir)
         return TrainingResult(run.train(cfg, choices, folder, Console(quiet=quiet)), folder)
     except _mistakes() as error:
         raise UserError(_reason(error)) from error

@@ -1,4 +1,4 @@
-"""Renamed command-line options: old names are refused with a message that gives the new name."""
+"""Command-line options: old names are refused with the new one; presets that every task has are expanded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from structsparse.base.errors import UserError
 
+DEFAULT_TASK = "ner"  # the task of a command line without task=
+SIZES = ("preset=fast", "preset=accurate", "preset=small")  # each task has its own
 GROUPS = {"method": "preset", "tuned": "preset"}  # renamed configuration groups: old name -> new name
 KEYS = {"features.alpha": "model.alpha", "features.tolerance": "solver.tolerance"}
 CHOICES = {
@@ -33,3 +35,9 @@ def check_options(arguments: Sequence[str]) -> None:
             raise UserError(f"{key} is called {KEYS[key]} now")
         if f"{key}={value}" in CHOICES:
             raise UserError(f"{key}={value} is called {CHOICES[f'{key}={value}']} now")
+
+
+def expanded(arguments: Sequence[str]) -> list[str]:
+    """Command-line options with `preset=fast`, `accurate` or `small` replaced by the preset of the task."""
+    task = next((a.partition("=")[2] for a in arguments if a.startswith("task=")), DEFAULT_TASK)
+    return [f"preset={task}_{a.partition('=')[2]}" if a in SIZES else a for a in arguments]

@@ -56,6 +56,7 @@ class Automatic:
             outcome = EntrySearch(setting).run()
         if first_process():
             path_report.write(folder / "report", outcome.path, outcome.chosen, data.metric)
+            path_report.log(folder, outcome.path, outcome.chosen, data.metric, outcome.norms)
             if outcome.refits:
                 write_rows(folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
         return outcome

@@ -69,6 +69,10 @@ class Outcome:
     refits: list[Row]
     chosen_refit: Row | None
     figures: dict[str, object]
+    norms: dict[str, tuple[Sequence[str], list[list[float]]]] = field(
+        default_factory=dict
+    )  # by parameter: group names,
+    # and the norms of the groups at each strength of the path
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from structsparse.base.errors import UserError
 from structsparse.groups import Partition
 from structsparse.groups.layouts import TableLayout
 from structsparse.penalties import Reweighting
+from structsparse.report.living_groups import MOST_GROUPS as MOST_SHOWN
 from structsparse.solvers.base import Proof
 from structsparse.training import certificate, fit
 from structsparse.training.search.candidates import Candidate, Outcome, Row, Setting, dev_counts, quick
@@ -54,6 +55,7 @@ class GroupSearch:
         self.setting, self.refits = setting, refits
         self.seconds, self.fits = 0.0, 0  # of all fits so far
         self.sets: list[Candidate] = []  # the pilot, then the refitted sets of living groups
+        self.norms: dict[str, tuple[Sequence[str], list[list[float]]]] = {}  # see Outcome
 
     def run(self) -> Outcome:
         """Group search: fit the pilot, follow the path, choose a set of groups and the strength of its last refit."""
@@ -73,7 +75,7 @@ class GroupSearch:
             f"chosen: {kept['groups']:,} groups, {kept['weights']:,} weights; "
             f"the search took {self.seconds / cost:.1f} times as long as a fit of all groups"
         )
-        return Outcome([selected, last], [c.row for c in self.sets], best.row, refits, kept, figures)
+        return Outcome([selected, last], [c.row for c in self.sets], best.row, refits, kept, figures, self.norms)
 
     # --- the path
 
@@ -106,6 +108,7 @@ class GroupSearch:
         strength = share * full.figures.strengths.critical
         stage = quick(self._selecting(strength, self.weights))
         self._counted(self.walker.advance(stage, strength, self.setting.folder / f"path-{k:02d}", self.setting.resume))
+        self._note_norms()
         masks, count = full.survivors(), full.group_count().groups_alive
         known = any(all(torch.equal(masks[name], c.masks[name]) for name in masks) for c in self.sets)
         if count < FEWEST or known:
@@ -116,6 +119,13 @@ class GroupSearch:
         row = self.setting.row(share, count, refit)
         self.sets.append(Candidate(row, dev_counts(refit), masks, weights, strength, folder))
         self.setting.print(f"path  strength {share:.4g}  {self.setting.line(row)}")
+
+    def _note_norms(self) -> None:
+        """Group search: keep the norms of the groups at the present strength, for the picture of the path."""
+        for name, penalty in self.walker.full.penalties.items():
+            if len(penalty.groups) <= MOST_SHOWN:
+                norms = penalty.groups.norms(self.walker.full.weights[name])
+                self.norms.setdefault(name, (penalty.groups.names, []))[1].append(norms.tolist())
 
     def _add_pilot(self) -> None:
         """Group search: add the pilot to the candidates, as the set of all groups that it uses."""

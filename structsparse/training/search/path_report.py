@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from structsparse.base.files import atomic_file
+from structsparse.report.living_groups import norm_heatmap
 from structsparse.training.search.choose import write_rows
 
 Row = Mapping[str, object]  # table line of a strength: `share` of the critical strength, score, groups, weights, ...
@@ -19,6 +21,21 @@ def write(folder: Path, rows: Sequence[Row], chosen: Row, metric: str) -> None:
     write_rows(folder / "path", rows, chosen)
     with atomic_file(folder / "path.png") as file:
         picture(rows, chosen, metric).savefig(file, format="png", dpi=150)
+
+
+def log(folder: Path, rows: Sequence[Row], chosen: Row, metric: str, norms: Mapping[str, tuple]) -> None:
+    """Path report: log a path to TensorBoard: score, living groups and weights of each row, and pictures.
+
+    `norms` has, for each penalised parameter, the names of its groups and their norms at each strength."""
+    board = TensorBoardLogger(folder, name="tensorboard", version="").experiment
+    for k, row in enumerate(rows):
+        for key in (metric, "groups", "weights"):
+            if row.get(key) is not None:
+                board.add_scalar(f"search/{key}", row[key], k)
+    board.add_figure("search/path", picture(rows, chosen, metric))
+    for name, (groups, lines) in norms.items():
+        board.add_figure(f"search/group_norms/{name}", norm_heatmap(lines, groups))
+    board.close()
 
 
 def picture(rows: Sequence[Row], chosen: Row, metric: str) -> Figure:
