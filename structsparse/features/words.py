@@ -17,7 +17,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.documents import DocumentReading, Documents, DocumentSplits
 from structsparse.groups.layouts import TableLayout
 
-WEIGHTINGS, VOCABULARIES = ("counts", "log", "tfidf"), ("train", "all")
+WEIGHTINGS, VOCABULARIES = ("counts", "binary", "log", "tfidf"), ("train", "all")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +65,7 @@ class Weighting:
     The value depends on `kind`:
 
     - counts: c
+    - binary: 1 if the word occurs in the document
     - log: log(1 + c)
     - tfidf: c (1 + log((1 + N) / (1 + d))), as in scikit-learn
 
@@ -80,6 +81,8 @@ class Weighting:
         values = counts.astype(np.float64)
         if self.kind == "log":
             np.log1p(values.data, out=values.data)
+        elif self.kind == "binary":
+            np.sign(values.data, out=values.data)
         values.data *= self.factors[values.indices]
         if self.normalize:
             sizes = np.diff(values.indptr)
@@ -167,10 +170,13 @@ def bag(
         unlabelled=documents.unlabelled,
         reading=documents.reading,
     )
-    factors = np.ones(len(layout))
-    if weighting == "tfidf":
-        factors = 1 + np.log((1 + len(train)) / (1 + layout.documents))
+    factors = inverse_frequencies(layout.documents, len(train)) if weighting == "tfidf" else np.ones(len(layout))
     return Bag(layout, Weighting(weighting, weighting == "tfidf" if normalize is None else normalize, factors))
+
+
+def inverse_frequencies(documents: np.ndarray, count: int) -> np.ndarray:
+    """The tf-idf factors of a bag of words, from the number of documents with each word among `count` documents."""
+    return 1 + np.log((1 + count) / (1 + documents))
 
 
 def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
@@ -192,7 +198,7 @@ def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
     )
     factors = np.ones(len(names))
     if bag.weighting.kind == "tfidf":
-        factors = 1 + np.log((1 + len(layout.train)) / (1 + documents))
+        factors = inverse_frequencies(documents, len(layout.train))
     weighting = replace(bag.weighting, factors=np.concatenate([bag.weighting.factors, factors]))
     return Bag(layout, weighting, members)
 

@@ -26,13 +26,14 @@ def corpus(train, dev=(), test=()) -> DocumentSplits:
 @given(
     train=st.lists(TEXT, min_size=1, max_size=8),
     test=st.lists(TEXT, max_size=4),
-    weighting=st.sampled_from(["counts", "log", "tfidf"]),
+    weighting=st.sampled_from(["counts", "binary", "log", "tfidf"]),
     normalize=st.sampled_from([None, True, False]),
     min_count=st.integers(1, 3),
 )
 def test_feature_values_equal_those_of_scikit_learn(train, test, weighting, normalize, min_count):
+    options = {"tfidf": {"norm": None}, "binary": {"binary": True}}.get(weighting, {})
     peer = (TfidfVectorizer if weighting == "tfidf" else CountVectorizer)(
-        token_pattern=PATTERN, min_df=min_count, **({"norm": None} if weighting == "tfidf" else {})
+        token_pattern=PATTERN, min_df=min_count, **options
     )
     try:
         expected = peer.fit_transform(train).toarray().astype(float)
@@ -82,7 +83,7 @@ def test_documents_of_another_corpus_are_matched_by_their_words():
     np.testing.assert_array_equal(words.matrix(same).toarray(), words.matrix(other).toarray())
 
 
-@pytest.mark.parametrize("weighting", ["counts", "log", "tfidf"])
+@pytest.mark.parametrize("weighting", ["counts", "binary", "log", "tfidf"])
 def test_features_made_of_groups_are_sums_over_their_words(weighting):
     documents = corpus(["b a b", "a c", "c", ""], test=["a b c c", "d"])
     plain = bag(documents, weighting)
@@ -98,6 +99,8 @@ def test_features_made_of_groups_are_sums_over_their_words(weighting):
         expected = np.hstack([plain.count(of_part).toarray(), counts[part]]).astype(float)
         if weighting == "log":
             expected = np.log1p(expected)
+        if weighting == "binary":
+            expected = (expected > 0).astype(float)
         if weighting == "tfidf":
             expected = expected * (1 + np.log(5 / (1 + words.layout.documents)))
             norms = np.linalg.norm(expected, axis=1, keepdims=True)
@@ -110,7 +113,7 @@ def test_features_made_of_groups_are_sums_over_their_words(weighting):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weighting": "bm25"}, "features.weighting is 'bm25', expected one of counts, log, tfidf"),
+        ({"weighting": "bm25"}, "features.weighting is 'bm25', expected one of counts, binary, log, tfidf"),
         ({"vocabulary": "dev"}, "features.vocabulary is 'dev', expected one of train, all"),
         ({"min_count": 0}, "features.min_count is 0, expected at least 1"),
         ({"min_count": 3}, "no word is in 3 documents of train; lower features.min_count"),

@@ -24,6 +24,7 @@ KINDS = {
     "counts": {},
     "classes": {"classes": 3},
     "numbers": {"classes": 0, "loss": "squared"},
+    "binary": {"weighting": "binary"},
     "tfidf": {"weighting": "tfidf"},
     "idf alone": {"weighting": "tfidf", "normalize": False, "min_count": 3},
     "groups as features": {"extra": True, "weighting": "log"},
