@@ -47,6 +47,7 @@ PASSES = 5  # number of passes of coordinate descent in an iteration
 POLISHES = 60  # largest number of Newton steps in the final phase
 # CONJUGATES: maximum number of conjugate gradient steps in a Newton step; ACCURACY: relative residual at their end
 CONJUGATES, ACCURACY = 300, 1e-3
+ROUGH_ACCURACY = 0.1  # relative residual at which the first Newton steps without groups end
 WARM = 1e-2  # factor on the initial smoothing eps if initial weights are given
 SMALLEST = 1e-12  # share of the initial smoothing eps below which the search gives up
 ROUGH = 1e-4  # duality gap at which `fit_linear` stops and Newton steps take over
@@ -204,7 +205,7 @@ class Majorizer:
                 break
             self._newton(rows)
 
-    def _newton(self, rows: np.ndarray, eps: float = 0.0) -> None:
+    def _newton(self, rows: np.ndarray, eps: float = 0.0, accuracy: float = ACCURACY) -> None:
         """A Newton step of majorize-minimise on the nonzero weights of some rows; eps > 0 smooths the group norms."""
         problem, point = self.problem, self.point
         point.refresh()
@@ -213,26 +214,43 @@ class Majorizer:
         row_groups.pulls(problem.sets, factors, rows, problem.squares, pulls)
         row_polish.polish(
             problem.data, problem.sets, point.W, point.bias, point.F, point.slope, point.bend, point.G, problem.cut,
-            pulls, problem.squares, norms, rows, problem.moves_bias, CONJUGATES, ACCURACY, eps,
+            pulls, problem.squares, norms, rows, problem.moves_bias, CONJUGATES, accuracy, eps,
         )  # fmt: skip
         point.loss = row_kernels.losses(problem.data, point.F, point.slope, point.bend)
 
     def _without_groups(self) -> None:
-        """Majorize-minimise for a penalty without groups: `fit_linear` if the problem allows it, then Newton steps."""
+        """Majorize-minimise for a penalty with lasso and squares only: Newton steps until the certificate suffices.
+
+        If `fit_linear` supports the problem, it comes first; often nothing is left to do."""
         problem, point = self.problem, self.point
-        supported = problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None
-        if self.iterations == 1 and problem.cut > 0 and supported:
-            loss = "logistic" if problem.data.kind == LOGISTIC else "squared"
-            start = (point.W[:, 0], float(point.bias[0] if problem.moves_bias else 0.0))
-            fit = fit_linear(
-                problem.design.matrix, problem.design.targets, L1(problem.cut), loss, ROUGH, start, problem.moves_bias,
-                problem.squares,
-            )  # fmt: skip
-            point.restore((fit.weights.numpy()[:, None], np.array([fit.intercept])))
-        self._polish(np.zeros(len(problem.sets.reach)) - 1)
-        latest = point.certify()
-        self.stuck = self.certificate is not None and not latest.kkt < self.certificate.kkt
+        if self.iterations == 1:
+            self._begin_without_groups()
+        latest, vain = point.certify(), 0
+        for _ in range(POLISHES):
+            if self._enough(latest) or vain == 2:
+                break
+            point.refresh()
+            rows = row_groups.awake(point.W, point.G, problem.cut, np.ones(problem.rows, np.bool_))
+            if problem.cut > 0 or not point.W[rows].all():  # Newton steps alone move nonzero weights
+                point.step(rows, problem.squares, passes=2 if point.W.any() else PASSES)
+            self._newton(rows, accuracy=min(max(np.sqrt(latest.kkt), ACCURACY), ROUGH_ACCURACY))
+            before, latest = latest, point.certify()
+            vain = 0 if latest.gap < before.gap or latest.kkt < before.kkt / 2 else vain + 1
+        self.stuck = vain == 2
         self.certificate = latest
+
+    def _begin_without_groups(self) -> None:
+        """Majorize-minimise without groups: start at the solution of `fit_linear`, if that supports the problem."""
+        problem, point = self.problem, self.point
+        if not (problem.cut > 0 and problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None):
+            return
+        loss = "logistic" if problem.data.kind == LOGISTIC else "squared"
+        start = (point.W[:, 0], float(point.bias[0] if problem.moves_bias else 0.0))
+        fit = fit_linear(
+            problem.design.matrix, problem.design.targets, L1(problem.cut), loss, ROUGH, start, problem.moves_bias,
+            problem.squares,
+        )  # fmt: skip
+        point.restore((fit.weights.numpy()[:, None], np.array([fit.intercept])))
 
 
 def _median_norm(problem: OverlapProblem) -> float:
