@@ -129,6 +129,13 @@ class Penalty(nn.Module, ABC):
         The mask is bool and has the shape of W."""
         return W != 0
 
+    @classmethod
+    def mixed(cls, squares: float, sparse: float) -> Mapping[str, float] | None:
+        """Penalty base class: the options of the penalty with a strength of squares and one of the sparse part.
+
+        The sparse part is the one that makes weights or groups zero. The result is None if there are no two parts."""
+        return None
+
     @property
     def selects_nothing(self) -> bool:
         """Penalty base class: whether the penalty is smooth, so that no strength makes an entry zero.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -57,6 +59,11 @@ class StructuredElasticNet(Penalty):
             raise UserError(f"unknown frequency {frequency!r} of {name}: expected {', '.join(FREQUENCIES)} or null")
         weights = None if self.source else checked_entry_weights(frequency, f"the frequency of {name}")
         self.register_buffer("frequency", weights)
+
+    @classmethod
+    def mixed(cls, squares: float, sparse: float) -> Mapping[str, float] | None:
+        """Structured elastic net penalty: the options with a strength of squares and one of the group norms."""
+        return {"squares": squares, "group": sparse}
 
     def fit(self, layout: TableLayout) -> None:
         """Structured elastic net penalty: if `frequency` is a name, read the frequency of each row from the layout."""

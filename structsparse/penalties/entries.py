@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,13 @@ class ElasticNet(Penalty):
         super().__init__(strength)
         self.mix = checked(mix, f"the mix of {type(self).__name__}", most=1)
         self.register_buffer("weights", checked_entry_weights(weights, f"the weight of {type(self).__name__}"))
+
+    @classmethod
+    def mixed(cls, squares: float, sparse: float) -> Mapping[str, float] | None:
+        """Elastic net penalty on entries: the options with a strength of squares and one of absolute values.
+
+        Subclasses have one of the two parts only; for them the result is None."""
+        return {"strength": squares + sparse, "mix": sparse / (squares + sparse)} if cls is ElasticNet else None
 
     def value(self, W: Tensor) -> Tensor:
         """Elastic net penalty on entries: the value, strength times weighted absolute values and squares."""

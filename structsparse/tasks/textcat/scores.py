@@ -14,6 +14,8 @@ class ClassScore(AccuracyScore):
 
     Macro F1 is the unweighted mean F1 of all classes that occur as gold or predicted class."""
 
+    numbers = False  # whether labels are numbers, not classes
+
     def add(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray | None = None) -> None:
         """Scores of a text classifier: add the gold and predicted class codes of documents (arrays [documents]).
 
@@ -32,6 +34,8 @@ class ClassScore(AccuracyScore):
 
 class SquaredError:
     """The score of a text classifier that predicts numbers: the mean squared error."""
+
+    numbers = True  # whether labels are numbers, not classes
 
     def __init__(self) -> None:
         self.counts = np.zeros(2)  # the sum of squared errors, and the number of documents

@@ -68,12 +68,24 @@ class ClassifierModule(TaskModule):
 
     def count(self, batch: DocumentBatch, score: ClassScore | SquaredError) -> None:
         """Text-categorization module: add the gold labels and predictions of a batch of documents to a score."""
+        score.add(*self._labels(batch, score.numbers))
+
+    def count_items(self, batch: DocumentBatch) -> np.ndarray:
+        """Text-categorization module: whether each document has the right class, 1 and 1: int64 [documents, 3].
+
+        For labels that are numbers, the first column is the squared error (float64)."""
+        numbers = self.make_score().numbers
+        gold, predicted = self._labels(batch, numbers)
+        first = np.square(predicted - gold) if numbers else (gold == predicted).astype(np.int64)
+        return np.stack([first, np.ones_like(first), np.ones_like(first)], axis=1)
+
+    def _labels(self, batch: DocumentBatch, numbers: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Text-categorization module: gold and predicted class codes, or numbers, of the documents of a batch."""
         scores, targets = self.model(batch.matrix, batch.transposed), batch.targets
-        if isinstance(score, SquaredError):
-            score.add(targets.cpu().numpy(), scores.cpu().numpy())
-            return
+        if numbers:
+            return targets.cpu().numpy(), scores.cpu().numpy()
         gold = targets if scores.dim() > 1 else targets > 0
-        score.add(gold.long().cpu().numpy(), best_classes(scores).cpu().numpy())
+        return gold.long().cpu().numpy(), best_classes(scores).cpu().numpy()
 
 
 def best_classes(scores: Tensor) -> Tensor:

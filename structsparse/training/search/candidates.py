@@ -12,11 +12,14 @@ from rich.console import Console
 from torch import Tensor
 
 from structsparse.base.errors import UserError
+from structsparse.training.certificate import mean_loss
 from structsparse.training.data import Data
 from structsparse.training.scores import gain
-from structsparse.training.search.choose import smallest
+from structsparse.training.search.choose import BEST, LOSS, smallest, within_one_se
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
+
+SIZE = "size"  # figure that decides among candidates with equal scores
 
 Row = dict[str, object]  # table line of a candidate
 
@@ -31,15 +34,19 @@ class Rules:
     choose: str  # one_se, best or last
     most: float = 1.0  # the path ends where this share of the groups lives
     first: float = 1.0  # largest strength, for the summed loss, if no strength makes every weight zero
+    ties: str = SIZE  # of equal scores, `size` takes the smallest model and `loss` the one with the smallest dev loss
+    rising: Sequence[float] = ()  # shares of the second path, see ridge_search
 
     def __post_init__(self) -> None:
         for name in ("ratio", "last"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(f"search: {name} is {getattr(self, name)}, expected a number between 0 and 1")
+        if self.ties not in (SIZE, LOSS):
+            raise UserError(f"search: ties is {self.ties}, expected {SIZE} or {LOSS}")
         if self.patience < 1:
             raise UserError(f"search: patience is {self.patience}, expected a number of at least 1")
 
-    def shares(self) -> Iterator[float]:
+    def falling(self) -> Iterator[float]:
         """The falling strengths of the path, as shares of the largest strength."""
         share = self.ratio
         while share >= self.last:
@@ -93,10 +100,11 @@ class Setting:
 
     def row(self, share: float, groups: int | None, result: StageResult) -> Row:
         """The table line of a candidate of a search."""
-        metric = self.data.metric
+        metric, dev = self.data.metric, result.data
+        loss = {LOSS: mean_loss(result.module, dev.whole("dev"))} if self.rules.ties == LOSS else {}
         return {
             "share": share, "groups": groups, "weights": result.nonzero_weights(),
-            metric: result.score("dev")[metric], "seconds": result.figures.record.seconds,
+            metric: result.score("dev")[metric], **loss, "seconds": result.figures.record.seconds,
         }  # fmt: skip
 
     def line(self, row: Row) -> str:
@@ -106,14 +114,24 @@ class Setting:
 
     def chosen(self, candidates: Sequence[Candidate]) -> int:
         """The index of the candidate that the rule of the search takes."""
-        sizes = [(candidate.row["groups"] or 0, candidate.row["weights"]) for candidate in candidates]
+        rows = [candidate.row for candidate in candidates]
+        sizes = [(row["groups"] or 0, row["weights"], row.get(LOSS, 0.0)) for row in rows]
+        if self.rules.ties == LOSS and self.rules.choose == BEST:
+            sizes = [row[LOSS] for row in rows]
         lower = gain(self.data.metric, 1.0) < 0
         return smallest([candidate.counts for candidate in candidates], sizes, self.rules.choose, lower)
 
+    def clearly_worse(self, candidates: Sequence[Candidate], patience: int) -> bool:
+        """Whether each of the last `patience` candidates is worse than the best by more than a standard error."""
+        counts = [candidate.counts for candidate in candidates]
+        within = within_one_se(counts, gain(self.data.metric, 1.0) < 0)
+        return len(counts) > patience and not any(within[-patience:])
+
     def stale(self, candidates: Sequence[Candidate]) -> bool:
         """Whether the score on dev has not improved over the last `patience` candidates of the path."""
-        gains = [gain(self.data.metric, candidate.row[self.data.metric]) for candidate in candidates]
-        return bool(gains) and len(gains) - 1 - int(np.argmax(gains)) >= self.rules.patience
+        rows = [candidate.row for candidate in candidates]
+        gains = [(gain(self.data.metric, row[self.data.metric]), -row.get(LOSS, 0.0)) for row in rows]
+        return bool(gains) and len(gains) - 1 - gains.index(max(gains)) >= self.rules.patience
 
 
 def quick(stage: Stage) -> Stage:

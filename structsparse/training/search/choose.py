@@ -49,9 +49,15 @@ def smallest(counts: Sequence[np.ndarray], sizes: Sequence[object], rule: str, l
     best = min(range(len(scores)), key=lambda k: (-scores[k], sizes[k]))
     if rule == BEST:
         return best
-    errors = paired_errors(counts, best)
-    within = [k for k in range(len(scores)) if scores[k] >= scores[best] - errors[k]]
+    within = [k for k, near in enumerate(within_one_se(counts, lower)) if near]
     return min(within, key=lambda k: (sizes[k], -scores[k]))
+
+
+def within_one_se(counts: Sequence[np.ndarray], lower: bool = False) -> list[bool]:
+    """Choice among models: whether each model is not worse than the best by more than one paired standard error."""
+    scores = np.array([score(c) for c in counts]) * (-1 if lower else 1)
+    best = int(scores.argmax())
+    return (scores >= scores[best] - paired_errors(counts, best)).tolist()
 
 
 def score(counts: np.ndarray) -> float:

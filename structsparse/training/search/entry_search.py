@@ -6,6 +6,7 @@ loss."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from structsparse.training import fit
@@ -22,28 +23,50 @@ class EntrySearch:
 
     def run(self) -> Outcome:
         """Entry search: follow the path, choose a strength, and go on with its fit until it has converged."""
+        setting, largest = self.setting, self._largest()
+        points = [(share, share * largest) for share in setting.rules.falling()]
+        results, fitted = self._follow(points, "path")
+        k = setting.chosen(fitted)
+        last = self._last(self._stage("last", fitted[k].strength), results[k])
+        return self._outcome(last, fitted, fitted[k])
+
+    def _follow(self, points: Iterable[tuple[float, float]], name: str) -> tuple[list[StageResult], list[Candidate]]:
+        """Entry search: fit strengths in order, each from the weights of the one before, until dev stops gaining.
+
+        `points` holds the strengths as pairs of share and absolute strength."""
         setting, results, fitted = self.setting, [], []
-        largest = self._largest()
-        for k, share in enumerate(setting.rules.shares()):
-            stage = quick(self._stage("fit", share * largest))
+        for k, (share, strength) in enumerate(points):
             before = results[-1] if results else None
-            results.append(self._counted(fit.run(stage, *self._where(before, f"path-{k:02d}"), setting.resume)))
-            fitted.append(Candidate(self._row(share, results[-1]), dev_counts(results[-1]), strength=share * largest))
-            setting.print(f"path  strength {share:.4g}  {setting.line(fitted[-1].row)}")
+            results.append(self._fitted(self._stage("fit", strength), before, f"{name}-{k:02d}"))
+            fitted.append(Candidate(self._row(share, results[-1]), dev_counts(results[-1]), strength=strength))
+            setting.print(f"{name}  strength {share:.4g}  {setting.line(fitted[-1].row)}")
             if setting.stale(fitted):
                 break
-        k = setting.chosen(fitted)
-        stage = self._stage("last", fitted[k].strength)
-        last = self._counted(fit.run(stage, *self._where(results[k], "last"), setting.resume))
-        cost = self.seconds / last.figures.record.seconds
-        setting.print(
-            f"chosen: strength {fitted[k].row['share']:.4g} of the critical one, {last.nonzero_weights():,} weights; "
-            f"the search took {cost:.1f} times as long as its last fit"
+        return results, fitted
+
+    def _fitted(self, stage: Stage, before: StageResult | None, folder: str) -> StageResult:
+        """Entry search: fit a candidate from the weights of the stage before."""
+        return self._counted(fit.run(quick(stage), *self._where(before, folder), self.setting.resume))
+
+    def _last(self, stage: Stage, before: StageResult) -> StageResult:
+        """Entry search: go on with the chosen fit until it has converged, and certify it."""
+        return self._counted(fit.run(stage, *self._where(before, "last"), self.setting.resume))
+
+    def _outcome(self, last: StageResult, fitted: Sequence[Candidate], chosen: Candidate) -> Outcome:
+        """Entry search: print what was chosen; the outcome, with the time of all fits as that of the last fit."""
+        cost = self.seconds / (chosen.row["seconds"] + last.figures.record.seconds)
+        self.setting.print(
+            f"chosen: {self._name(chosen)}, {last.nonzero_weights():,} weights; "
+            f"the search took {cost:.1f} times as long as the fit of that strength"
         )
         record = replace(last.figures.record, seconds=self.seconds)
         last = replace(last, figures=replace(last.figures, record=record))
-        figures = {"search_fits": self.fits, "search_cost": cost, "chosen_share": fitted[k].row["share"]}
-        return Outcome([last], [c.row for c in fitted], fitted[k].row, [], None, figures)
+        figures = {"search_fits": self.fits, "search_cost": cost, "chosen_share": chosen.row["share"]}
+        return Outcome([last], [c.row for c in fitted], chosen.row, [], None, figures)
+
+    def _name(self, chosen: Candidate) -> str:
+        """Entry search: the words for the chosen strength on the console."""
+        return f"strength {chosen.row['share']:.4g} of the largest one"
 
     def _largest(self) -> float:
         """Entry search: the strength at which the path begins."""

@@ -63,7 +63,7 @@ class GroupSearch:
         cost = self.seconds
         self.walker, self.weights = self._start()
         self._add_pilot()
-        for k, share in enumerate(self.setting.rules.shares()):
+        for k, share in enumerate(self.setting.rules.falling()):
             self._advance(share, k)
             if self._ended():
                 break
