@@ -112,6 +112,9 @@ class _Run:
         """Training run: the stages of the recipe, with the options of a grid point."""
         cfg = self.cfg.copy()
         cfg.grid = None
+        for key in ("squares", "group"):  # parts of the penalty that neither the user nor the grid gives
+            if cfg.reg.get(key) == AUTO:
+                cfg.reg[key] = 0.0
         for key, value in options.items():
             try:
                 OmegaConf.update(cfg, key, value, merge=False)

@@ -1,7 +1,8 @@
 """Automatic strength: `reg.strength=auto` and `path=auto` search for the strength of the penalty by the score on dev.
 
-The search of a penalty of groups is `group_search`, that of a penalty of single entries is `entry_search`. conf/search
-has the stages and rules of both."""
+The search of a penalty of groups is `group_search`, that of a penalty of single entries is `entry_search`. The search
+of a text classifier's penalty with squares and a sparse part is `ridge_search`. conf/search has the stages and rules
+of all."""
 
 from __future__ import annotations
 
@@ -21,15 +22,22 @@ from structsparse.training.search.candidates import Outcome, Rules, Setting
 from structsparse.training.search.choose import write_rows
 from structsparse.training.search.entry_search import EntrySearch
 from structsparse.training.search.group_search import GroupSearch
+from structsparse.training.search.ridge_search import RidgeSearch
 from structsparse.training.stage import Stage
 from structsparse.training.task import Task
 
 AUTO = "auto"  # value of reg.strength and path: dev chooses
+STRENGTHS = "strength", "mix", "squares", "group"  # options of penalties that may be `auto`
 
 
 def is_automatic(cfg: DictConfig) -> bool:
     """Automatic strength: whether dev chooses it, by `path=auto`, or `reg.strength=auto` without a path or budget."""
-    return cfg.path == AUTO or (cfg.path is None and cfg.reg.get("strength") == AUTO and not cfg.reg.get("budget"))
+    return cfg.path == AUTO or (cfg.path is None and bool(_open(cfg)) and not cfg.reg.get("budget"))
+
+
+def _open(cfg: DictConfig) -> list[str]:
+    """Automatic strength: the options of the penalty that are `auto`."""
+    return [key for key in STRENGTHS if cfg.reg.get(key) == AUTO]
 
 
 @dataclass
@@ -40,18 +48,20 @@ class Automatic:
     choices: Mapping[str, str]  # the option of each configuration group
 
     def __post_init__(self) -> None:
-        self.by_groups = self.cfg.reg.get("groups") is not None
-        self.search = self.cfg.search["groups" if self.by_groups else "entries"]
+        by_penalty = "entries" if self.cfg.reg.get("groups") is None else "groups"
+        self.search = self.cfg.search[self.cfg.search.models.get(self.choices["model"], by_penalty)]
         self.stages: dict[tuple, Stage] = {}  # composing a stage takes as long as a short fit
         self._check()
 
     def run(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Outcome:
         """Automatic strength: search, and write the report of the search."""
         self.metric, self.folder, self.console = data.metric, folder, console
-        rules = Rules(**self.search.rules, choose=self.cfg.choose)
+        rules = Rules(**self.search.rules, choose=self.search.get("choose", {}).get(self.cfg.choose, self.cfg.choose))
         setting = Setting(self._stage, rules, task, data, folder / "checkpoints", resume, console)
-        if self.by_groups:
+        if "refits" in self.search:
             outcome = GroupSearch(setting, OmegaConf.to_container(self.search.refits)).run()
+        elif "squares" in self.cfg.reg or "mix" in _open(self.cfg):
+            outcome = RidgeSearch(setting, *self._parts()).run()
         else:
             outcome = EntrySearch(setting).run()
         if first_process():
@@ -60,6 +70,18 @@ class Automatic:
             if outcome.refits:
                 write_rows(folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
         return outcome
+
+    def _parts(self) -> tuple[float | None, float | None, dict[str, object]]:
+        """Automatic strength: the strengths of squares and of the sparse part, and options that all fits have.
+
+        A strength is None if dev chooses it."""
+        reg = self.cfg.reg
+        if "squares" not in reg:
+            return None, None, {}
+        squares, sparse = (None if reg[key] == AUTO else float(reg[key]) for key in ("squares", "group"))
+        if reg.groups is None:
+            sparse = 0.0
+        return squares, sparse, {"strength": 1.0 if reg.strength == AUTO else reg.strength}
 
     def _check(self) -> None:
         """Automatic strength: refuse options under which dev cannot choose."""
