@@ -29,7 +29,7 @@ RUNS = {
     "lm": "task=lm data.limit=20000 trainer.max_epochs=30",
     "textcat": "task=textcat",
     "path": f"task=ner {SMALL} path=[0.8,0.5,0.3]",
-    "grid": f"task=textcat {SMALL} grid={{reg.lasso:[0.1,1.0],reg.group:[0.01,0.1]}}",
+    "grid": f"task=textcat reg=structured {SMALL} grid={{reg.lasso:[0.1,1.0],reg.group:[0.01,0.1]}}",
     "discrete": f"task=ner reg=discrete {SMALL} trainer.max_epochs=10",
     "budget": f"task=ner {SMALL} loss=perceptron solver=online_perceptron model=growing reg=group_lasso recipe=direct "
     "reg.budget=8 batch=100 trainer.max_epochs=3",

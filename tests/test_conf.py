@@ -85,7 +85,9 @@ def flat(node: dict, prefix: str = "") -> dict[str, object]:
 
 ONE_SE, AUTO = {"choose": "one_se"}, {"reg.strength": "auto"}
 GROUPED = ("overlap", "sparse_group_lasso")
-CHANGED = {  # on purpose: dev chooses the strength of a tagger
+TEXT = {"features.weighting": "tfidf", "solver.gap": 1e-9, "reg.group": "auto", "reg.lasso": 0.0, "reg.squares": "auto"}
+CHANGED = {  # on purpose: dev chooses the strengths of taggers and text classifiers, and tf-idf is the default
+    **{f"task=textcat reg={reg}": TEXT for reg in ("structured", "sentences", "structured groups=combined")},
     "task=ner": ONE_SE | AUTO | {"features.group_strength": "absent"},
     **{f"task=ner reg={reg}": ONE_SE | AUTO for reg in GROUPED},
     **{f"task=ner recipe={recipe}": ONE_SE | AUTO for recipe in ("quantised_refit", "backward_mira")},

@@ -143,7 +143,10 @@ def test_auto_is_the_cpu_where_nothing_else_is_possible(device, requested, host_
 
 HOST_ONLY = {
     "OnlinePerceptron": ("loss=perceptron", "solver=online_perceptron", "recipe=direct", "reg.strength=1e-4"),
-    "Majorize": ("task=textcat", "data=planted_documents", "data.train=30", "reg=structured", "solver=majorize"),
+    "Majorize": (
+        *("task=textcat", "data=planted_documents", "data.train=30", "reg=structured", "solver=majorize"),
+        *("reg.group=0.01", "reg.lasso=0.1", "reg.squares=0"),
+    ),
     "OnlineMIRA": ("task=parsing", "data=planted_treebank", "data.train=10", "data.dev=5", "data.test=5"),
 }
 

@@ -11,8 +11,10 @@ from structsparse.tasks.textcat.predictor import Classifier
 
 SIZES = {"train": 80, "dev": 40, "test": 60, "groups": 10, "size": 12, "deciding": 2}
 TEXTCAT = ("task=textcat", *(f"data.{name}={size}" for name, size in SIZES.items()))
+PART_STRENGTHS = ("reg.group=0.01", "reg.lasso=0.1", "reg.squares=0")  # numbers for what dev chooses by default
+STRUCTURED = ("reg=structured", *PART_STRENGTHS)
 L1 = (
-    *("reg=l1", "solver=fista", "reg.strength=0.1", "reg.relative=true"),
+    *("reg=l1", "solver=fista", "features.weighting=counts", "reg.strength=0.1", "reg.relative=true"),
     *("trainer.max_epochs=400", "solver.tolerance=1e-9"),
 )
 

@@ -1,5 +1,6 @@
 """Training runs of text categorization: results, peers, resumption and error messages."""
 
+import csv
 import json
 import re
 import warnings
@@ -11,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 from structsparse.tasks.textcat.data import DocumentData
 from structsparse.tasks.textcat.task import ClassifierModule
-from tests.support.classifiers import L1, PARTS, SIZES, TEXTCAT, TREES, corpus, data_of
+from tests.support.classifiers import L1, PART_STRENGTHS, PARTS, SIZES, STRUCTURED, TEXTCAT, TREES, corpus, data_of
 from tests.support.runs import asks_to_stop, at_step, run_here
 
 NO_GROUPS = ("reg=structured", "reg.groups=null", "reg.group=0")
@@ -29,8 +30,8 @@ def data() -> DocumentData:
     return data_of()
 
 
-def test_the_default_run_reports_planted_precision_and_recall(textcat):
-    run = textcat()
+def test_a_run_with_planted_groups_reports_their_precision_and_recall(textcat):
+    run = textcat(*STRUCTURED)
     assert run.status == 0, run.errors
     metrics = run.metrics
     assert (metrics["task"], metrics["data"], metrics["loss"]) == ("textcat", "planted_documents", "logistic")
@@ -51,21 +52,23 @@ def test_every_option_trains(choice, textcat, tmp_path, monkeypatch):
     words = [*corpus().groups.values()]
     (tmp_path / "words.json").write_text(json.dumps({f"group {k}": group for k, group in enumerate(words)}))
     options = () if needs is TREES else needs
+    if group != "task":
+        options = *options, *PART_STRENGTHS, *(() if group == "reg" else ("reg=structured",))
     if "topics" in choice:
         pytest.importorskip("tomotopy")
     options += ("data.train=40",)  # a dual problem of all pairs of sentences is solved in cubic time
-    run = textcat(choice, *options, *(("reg=sentences",) if name == "early" else ()))
+    run = textcat(choice, *options)
     if needs is TREES:
         assert (run.status, "needs documents with parse trees" in run.errors) == (2, True)
         return
     assert run.status == 0, run.errors
     assert run.metrics["accuracy"] > 0.5
-    assert run.metrics["stationarity"] < (1e-6 if name not in ("admm", "early") else 1)
+    assert run.metrics["duality_gap"] < (1e-8 if name not in ("admm", "early") else 1)
     assert group not in ("loss", "reg", "task") or run.metrics[group] == name
 
 
 def test_the_report_explains_the_requested_documents(textcat):
-    run = textcat("task.shown={test: [3, 0], train: [5]}")
+    run = textcat(*STRUCTURED, "task.shown={test: [3, 0], train: [5]}")
     assert run.status == 0, run.errors
     page, plain = ((run.folder / "report" / f"explanation.{end}").read_text() for end in ("html", "txt"))
     shown = [line for line in plain.splitlines() if ", predicted " in line]
@@ -106,7 +109,9 @@ def test_plain_penalties_reach_the_objective_of_scikit_learn(reg, l1_ratio, text
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
 @pytest.mark.parametrize("reg", ["structured", "l1", "elastic_net", "l2", "squares by frequency"])
 def test_every_loss_and_penalty_ends_with_a_certificate(reg, loss, textcat):
-    run = textcat(*BY_FREQUENCY if reg == "squares by frequency" else (f"reg={reg}",), f"loss={loss}")
+    strengths = {"structured": PART_STRENGTHS, "elastic_net": ("reg.strength=0.2", "reg.mix=0.5")}
+    penalty = f"reg={reg}", *strengths.get(reg, ("reg.strength=1",))
+    run = textcat(*BY_FREQUENCY if reg == "squares by frequency" else penalty, f"loss={loss}", "solver.gap=0")
     assert run.status == 0, run.errors
     assert 0 <= run.metrics["duality_gap"] < 1e-7
     assert run.metrics["stationarity"] < 1e-7
@@ -115,14 +120,17 @@ def test_every_loss_and_penalty_ends_with_a_certificate(reg, loss, textcat):
 @pytest.mark.parametrize(
     ("reg", "structured"),
     [
-        ("l1", ("reg.lasso=1",)),
-        ("l2", ("reg.lasso=0", "reg.squares=1")),
-        ("elastic_net", ("reg.strength=0.2", "reg.lasso=0.5", "reg.squares=0.5")),
+        (("reg=l1", "reg.strength=1"), ("reg.lasso=1", "reg.squares=0")),
+        (("reg=l2", "reg.strength=1"), ("reg.lasso=0", "reg.squares=1")),
+        (
+            ("reg=elastic_net", "reg.strength=0.2", "reg.mix=0.5"),
+            ("reg.strength=0.2", "reg.lasso=0.5", "reg.squares=0.5"),
+        ),
     ],
 )
 def test_penalties_of_entries_are_the_structured_penalty_without_groups(reg, structured, textcat):
     """The models are equal, byte by byte."""
-    plain = textcat(f"reg={reg}", folder="plain")
+    plain = textcat(*reg, folder="plain")
     before = textcat(*NO_GROUPS, *structured, folder="structured")
     assert (plain.status, before.status) == (0, 0), plain.errors + before.errors
     assert plain.result.keys() == before.result.keys()
@@ -145,7 +153,7 @@ def test_penalties_of_entries_are_the_structured_penalty_without_groups(reg, str
 )
 def test_other_solvers_reach_nearly_the_same_objective(options, textcat):
     best = textcat(*L1, folder="best").metrics["objective"]
-    run = textcat(*L1[:1], *L1[2:5], *options)
+    run = textcat(*L1[:1], *L1[2:6], *options)
     assert run.status == 0, run.errors
     assert best * (1 - 1e-6) < run.metrics["objective"] < best * (1.002 if "batch=32" not in options else 1.15)
 
@@ -183,6 +191,38 @@ def test_a_resumed_run_gives_the_same_results(textcat, monkeypatch):
     assert again.result == full.result
 
 
+@pytest.mark.parametrize("options", [(), ("reg=structured",), ("reg=l2",), ("reg=l1",)], ids=" ".join)
+def test_dev_chooses_strengths_and_ridge_is_never_better_on_dev(options, textcat):
+    run = textcat(*options)
+    assert run.status == 0, run.errors
+    with (run.folder / "report" / "path.tsv").open() as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    best = max(float(row["accuracy"]) for row in rows)
+    (chosen,) = [row for row in rows if row["best"] == "yes"]
+    assert float(chosen["accuracy"]) == best == pytest.approx(run.metrics["dev_accuracy"])
+    assert float(chosen["loss"]) == min(float(row["loss"]) for row in rows if float(row["accuracy"]) == best)
+    assert run.metrics["search_fits"] == len(rows) + 1
+    assert run.metrics["duality_gap"] <= 1e-9
+
+
+def test_a_given_part_of_a_penalty_stays_while_dev_chooses_the_other(textcat):
+    run = textcat("reg=structured", "reg.squares=0.5", "reg.lasso=0.02", "choose=one_se")
+    assert run.status == 0, run.errors
+    assert run.metrics["chosen_squares"] == pytest.approx(0.5)
+    dead = run.metrics["weights"] - run.metrics["nonzero"]
+    assert dead > 0  # the lasso is there too
+
+
+def test_numbers_choose_by_their_squared_error(textcat):
+    run = textcat("reg=l2", "data.classes=0", "loss=squared")
+    assert run.status == 0, run.errors
+    with (run.folder / "report" / "path.tsv").open() as file:
+        errors = [(float(row["mse"]), row["best"]) for row in csv.DictReader(file, delimiter="\t")]
+    assert len(errors) > 3
+    assert min(errors)[1] == "yes"
+    assert run.metrics["dev_mse"] == pytest.approx(min(errors)[0])
+
+
 def test_groups_of_words_can_be_features(textcat, tmp_path):
     (tmp_path / "groups.json").write_text(json.dumps({"words": ["the", "of"]}))
     run = textcat(*L1, "+groups@features.extra=planted", "trainer.max_epochs=50")
@@ -205,14 +245,14 @@ def test_dead_weights_stay_dead_in_the_next_stage(textcat):
     ("options", "reason"),
     [
         (("loss=squared_hinge", "data.classes=0"), "take loss=squared"),
-        (("solver=online_mira",), "solver: online solvers that go from sentence to sentence"),
-        (("batch=0", "solver=sgd"), "batch=0: expected a number of documents"),
+        (("solver=online_mira", *STRUCTURED), "solver: online solvers that go from sentence to sentence"),
+        (("batch=0", "solver=sgd", "reg=l2", "reg.strength=1"), "batch=0: expected a number of documents"),
         (("reg=l1", "solver=fista", "reg.relative=true", "reg.strength=2"), "every group is dead"),
         (("features.weighting=loud",), "features.weighting"),
         (("task.shown={test: [60]}",), "document 60 of test, expected a number from 0 to 59"),
         (("task.shown={tset: [0]}",), "there is no part 'tset'; there are train, dev, test"),
         (("task.shown=[0]",), "task.shown=[0]: expected parts and numbers"),
-        (("solver=admm", "solver.w_steps=0"), "solver.w_steps is 0"),
+        (("solver=admm", "solver.w_steps=0", *STRUCTURED), "solver.w_steps is 0"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(options, reason, textcat):
