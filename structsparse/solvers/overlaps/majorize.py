@@ -235,7 +235,8 @@ class Majorizer:
                 point.step(rows, problem.squares, passes=2 if point.W.any() else PASSES)
             self._newton(rows, accuracy=min(max(np.sqrt(latest.kkt), ACCURACY), ROUGH_ACCURACY))
             before, latest = latest, point.certify()
-            vain = 0 if latest.gap < before.gap or latest.kkt < before.kkt / 2 else vain + 1
+            lower = latest.objective < before.objective - ROUNDING * abs(before.objective)
+            vain = 0 if lower or latest.gap < before.gap or latest.kkt < before.kkt / 2 else vain + 1
         self.stuck = vain == 2
         self.certificate = latest
 

@@ -112,8 +112,10 @@ def objective(design: Design, penalty: StructuredElasticNet, W: np.ndarray, bias
             "squared": lambda: (scores - y) ** 2 / 2,
             "squared_hinge": lambda: np.maximum(0, 1 - y * scores) ** 2,
         }[design.loss]().sum(axis=1)
-    weights = penalty.groups.weight.tolist()
-    norms = sum(w * np.linalg.norm(W[own]) for w, own in zip(weights, members(penalty.groups), strict=True))
+    norms = 0.0
+    if penalty.groups is not None:
+        weights = penalty.groups.weight.tolist()
+        norms = sum(w * np.linalg.norm(W[own]) for w, own in zip(weights, members(penalty.groups), strict=True))
     value = penalty.group * norms + penalty.lasso * np.abs(W).sum() + penalty.squares / 2 * np.square(W).sum()
     return float(losses.mean() + float(penalty.strength) * value)
 
@@ -302,6 +304,26 @@ def test_without_groups_the_solution_is_that_of_cvxpy(loss, penalty):
 
 
 # --- ADMM
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("parts", [(0.0, 0.1), (0.02, 0.0), (0.02, 0.1)], ids=["squares", "lasso", "both"])
+def test_the_search_stops_at_the_gap_that_was_asked_for(parts, classes):
+    lasso, squares = parts
+    design, table = design_of(classes, "logistic")
+    penalty = StructuredElasticNet(1.0, None, 0.0, lasso, squares)
+    rough, exact = (
+        Majorizer(OverlapProblem(design, table, penalty), None, None, kkt, gap)
+        for kkt, gap in ((1e-12, 1e-3), (1e-10, 0.0))
+    )
+    for search in (rough, exact):
+        search.solve()
+    values = [objective(design, penalty, search.point.W, search.point.bias) for search in (rough, exact)]
+    excess = (values[0] - values[1]) / rough.problem.unit
+    assert -1e-12 < excess <= rough.certificate.gap <= 1e-3
+    assert exact.certificate.kkt <= 1e-8
+    if not lasso:  # working sets may solve a lasso exactly at once
+        assert rough.certificate.kkt > 1e-10
 
 
 def test_admm_follows_algorithm_2():
