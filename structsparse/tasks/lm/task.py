@@ -288,8 +288,9 @@ class LanguageModelTask(Task):
             "nonzero": int(living.sum()),
             "parameters": report.distinct_parameters(tree, table.numpy()),
             "rows_alive": len(np.unique(tree.entry_node[living])),
-            "kneser_ney": float(model.kneser_ney),
         }
+        if model.kneser_ney:
+            counts["kneser_ney"] = float(model.kneser_ney)
         groups = first.group_count()
         return counts if groups is None else counts | groups._asdict()
 
