@@ -96,6 +96,20 @@ class KneserNey:
             result[level] = self.discounted[level] + self.backoff[tree.entry_node[level]] * shorter
         return result
 
+    @cached_property
+    def increments(self) -> np.ndarray:
+        """Kneser-Ney model: the weights of a log-linear n-gram model that has the same probabilities.
+
+        Let h be a context, and h' the context without the first word of h. The weight of the entry (h, w) is
+
+            log p(w | h) - log p(w | h') - log backoff(h)
+
+        For the empty context, the weight is log p(w). A word without an entry after h has the probability
+        backoff(h) p(w | h'), and so the weight 0. The result is float64 [entries]."""
+        result, deeper = np.log(self.probabilities), slice(self.tree.words, self.entries)
+        result[deeper] -= result[self.tree.entry_above[deeper]] + np.log(self.backoff)[self.tree.entry_node[deeper]]
+        return result
+
     def log_probabilities(self, text: EncodedText | Places) -> np.ndarray:
         """Kneser-Ney model: the natural log-probability of each target (word to predict) of a text (float64 [targets]).
 

@@ -33,6 +33,7 @@ class NgramModel(nn.Module):
       occur in training counts as half an occurrence."""
 
     linear = True  # whether scores are linear in the weights
+    kneser_ney: float | str = 0.0  # share of Kneser-Ney in the model that is tested and exported; `dev`: chosen on dev
 
     def __init__(self, tree: ContextTree, alpha: float = 1.0, base: str = "none") -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from structsparse.tasks.lm.contexts import ContextTree, Places
 from structsparse.tasks.lm.data import TRAIN, LanguageData, TargetBatch
 from structsparse.tasks.lm.groups import ContextLayout
 from structsparse.tasks.lm.kneser_ney import KneserNey
+from structsparse.tasks.lm.mixture import DEV, Mixture, check_share
 from structsparse.tasks.lm.model import NgramModel
 from structsparse.tasks.lm.predictor import LanguageModel
 from structsparse.tasks.lm.scores import Perplexity
@@ -35,10 +36,13 @@ from structsparse.training.terms import borne, place
 PRECISIONS = "float32", "float64"  # choices of model.precision, the dtype of the weights
 
 
-def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str) -> NgramModel:
+def ngram(
+    data: LanguageData, order: int, collapse: bool, alpha: float, base: str, precision: str, kneser_ney: float | str
+) -> NgramModel:
     """Language-model task: make the log-linear n-gram model with initial weights.
 
-    If `collapse` is set, contexts that occur at the same positions of the training text share their weights."""
+    If `collapse` is set, contexts that occur at the same positions of the training text share their weights.
+    `kneser_ney` is the share of Kneser-Ney in the model that is tested and exported."""
     if collapse and alpha != 1:
         raise UserError(
             f"model.collapse=true joins contexts with equal weights, but model.alpha={alpha} makes their weights "
@@ -46,10 +50,12 @@ def ngram(data: LanguageData, order: int, collapse: bool, alpha: float, base: st
         )
     if precision not in PRECISIONS:
         raise UserError(f"model.precision is {precision}; expected one of {', '.join(PRECISIONS)}")
+    check_share(kneser_ney)
     trie = data.trie(order)
     model = NgramModel(trie.collapse()[0] if collapse else trie, alpha, base).to(getattr(torch, precision))
     with torch.no_grad():
         model.table.copy_(model.start())
+    model.kneser_ney = kneser_ney
     return model
 
 
@@ -128,6 +134,27 @@ class LanguageModule(TaskModule):
         model.table.copy_(self.model.table[rows.to(self.device)])
         return model
 
+    def exported(self) -> tuple[ContextTree, np.ndarray, float, np.ndarray | None]:
+        """Language-model task: trie, weights, alpha and base scores of the n-gram model, for the artifact."""
+        model = self.on_trie()
+        base = None if model.base is None else model.base.cpu().numpy()
+        return model.tree, model.table.detach().cpu().numpy(), model.alpha, base
+
+    def mixed(self) -> LanguageModule:
+        """Language-model task: the module of the trained n-gram model, mixed with Kneser-Ney if the model asks for it.
+
+        Dev chooses the share of Kneser-Ney if the model has the share `dev`."""
+        share = self.model.kneser_ney
+        if share == 0:
+            return self
+        mixture, dev = Mixture(self.on_trie()), self.texts["dev"]
+        if share == DEV:
+            share = mixture.chosen_share(self.places("dev").take(dev.known[dev.targets]))
+        model = mixture.model(share)
+        model.kneser_ney = share
+        loss = SoftmaxLM(model.structure)
+        return LanguageModule(model, None, loss, self.make_optimizer, self.texts, (), fingerprint=self.fingerprint)
+
 
 class KneserNeyModule(TaskModule):
     """The Lightning module of the language-model task for a Kneser-Ney model, which is not trained."""
@@ -150,6 +177,14 @@ class KneserNeyModule(TaskModule):
     def log_probabilities(self, part: str) -> np.ndarray:
         """Language-model task: the Kneser-Ney log-probabilities of the words of a part (train, dev or test)."""
         return self.model.log_probabilities(self.texts[part])
+
+    def exported(self) -> tuple[ContextTree, np.ndarray]:
+        """Language-model task: trie and weights of the n-gram model that has the probabilities of Kneser-Ney."""
+        return self.model.tree, self.model.increments
+
+    def mixed(self) -> KneserNeyModule:
+        """Language-model task: the module of the Kneser-Ney model itself, which is not mixed with any other model."""
+        return self
 
 
 def mean_surprise(module: LanguageModule | KneserNeyModule, batch: TargetBatch) -> Tensor:
@@ -233,6 +268,10 @@ class LanguageModelTask(Task):
         """Language-model task: whether an n-gram model has a nonzero weight; always true for Kneser-Ney models."""
         return isinstance(result.module, KneserNeyModule) or bool((result.module.model.table != 0).any())
 
+    def finalize(self, result: StageResult) -> StageResult:
+        """Language-model task: the result of the last stage with the model that is tested: mixed with Kneser-Ney."""
+        return replace(result, module=result.module.mixed())
+
     def sparsity(self, data: LanguageData, first: StageResult, last: StageResult) -> dict[str, object]:
         """Language-model task: counts of contexts, weights and groups of a language model.
 
@@ -250,6 +289,8 @@ class LanguageModelTask(Task):
             "parameters": report.distinct_parameters(tree, table.numpy()),
             "rows_alive": len(np.unique(tree.entry_node[living])),
         }
+        if model.kneser_ney:
+            counts["kneser_ney"] = float(model.kneser_ney)
         groups = first.group_count()
         return counts if groups is None else counts | groups._asdict()
 
@@ -267,15 +308,11 @@ class LanguageModelTask(Task):
         return report.write_tables(folder, last.module.model.tree, last.module.model.table.detach().cpu().numpy())
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
-        """Language-model task: write the artifact of an n-gram model; returns the size in bytes.
+        """Language-model task: write the artifact of a language model; returns the size in bytes.
 
-        For a Kneser-Ney model, nothing is written, and the result is None."""
-        if isinstance(result.module, KneserNeyModule):
-            console.print("no model folder: model=kneser_ney is a baseline that is counted, it cannot be exported")
-            return None
-        model, reading = result.module.on_trie(), result.data.texts.reading
-        table, base = model.table.detach().cpu().numpy(), None if model.base is None else model.base.cpu().numpy()
-        return artifact.save(folder, LanguageModel.of(model.tree, table, model.alpha, base, reading))
+        A Kneser-Ney model is written as the log-linear n-gram model with the same probabilities."""
+        reading = result.data.texts.reading
+        return artifact.save(folder, LanguageModel.of(*result.module.exported(), reading=reading))
 
 
 def _identity(data: LanguageData) -> tuple:

@@ -12,6 +12,8 @@ from structsparse.corpora.known.catalog import locate
 from structsparse.corpora.text import Vocabulary, encode
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.kneser_ney import FALLBACK, KneserNey, discounts_of
+from structsparse.tasks.lm.predictor import LanguageModel
+from tests.support.language_models import DenseModel
 
 
 class ScalarKneserNey:
@@ -137,6 +139,21 @@ def test_a_lower_order_is_that_of_a_tree_of_that_order(large):
         cut = KneserNey(tree, order)
         assert (cut.entries, cut.nodes) == (small.tree.entries, small.tree.nodes)
         assert np.array_equal(cut.log_probabilities(scored), small.log_probabilities(scored))
+
+
+@pytest.mark.parametrize("modified", [False, True])
+@pytest.mark.parametrize("order", [1, 2, 6])
+def test_a_log_linear_model_has_the_same_probabilities(modified, order):
+    """Its normalisers are sums over the vocabulary, see DenseModel; the probabilities are those of the scalar twin."""
+    train, other = sentences_of(0, 40, 12), sentences_of(1, 12, 15)
+    text = encode(train)
+    tree = ContextTree.build(text, order)
+    model = LanguageModel.of(tree, KneserNey(tree, modified=modified).increments)
+    twin, dense = ScalarKneserNey(train, text.vocabulary.words, order, modified), DenseModel(model)
+    expected = twin.text(other)
+    assert np.allclose(model.log_probabilities(encode(other, text.vocabulary)), expected, rtol=0, atol=1e-9)
+    values = np.concatenate([dense.log_probabilities(sentence) for sentence in other])
+    assert np.allclose(values, expected, rtol=0, atol=1e-9)
 
 
 def test_places_are_not_modified(large):

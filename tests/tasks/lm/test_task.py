@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from structsparse import load
 from structsparse.artifacts.quantization import REACHES, ArtifactOptions, quantize_
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.texts import files
 from structsparse.corpora.text_reading import TextReading
 from structsparse.losses.softmax import SoftmaxLM
+from structsparse.tasks.lm import export
 from structsparse.tasks.lm.contexts import ContextTree
 from structsparse.tasks.lm.data import LanguageData
 from structsparse.tasks.lm.kneser_ney import KneserNey
@@ -19,6 +21,7 @@ from structsparse.tasks.lm.model import NgramModel
 from structsparse.tasks.lm.task import KneserNeyModule, LanguageModelTask, LanguageModule
 from structsparse.training import certificate
 from tests.support.runs import asks_to_stop, at_step, run_here
+from tests.tasks.lm.test_export import back_off, read_arpa
 
 LM = ("task=lm", "data.limit=4000", "data.min_count=2", "model.order=3")
 REFERENCE = TextReading("text", "words", True, False, 4000)
@@ -82,8 +85,35 @@ def test_the_baseline_is_counted_and_not_trained(lm):
     assert run.metrics["perplexity"] == pytest.approx(math.exp(losses[known].mean()))
     assert run.metrics["perplexity_open"] == pytest.approx(math.exp(losses.mean()))
     assert (run.metrics["model"], run.metrics["objective"]) == ("kneser_ney", None)
-    assert "no model folder: model=kneser_ney is a baseline" in run.output
-    assert not (run.folder / "model").exists()
+
+
+def test_the_artifact_of_the_baseline_has_its_probabilities(lm):
+    run = lm("model=kneser_ney", "model.order=3")
+    texts = language_data().texts
+    tree = ContextTree.build(texts.train, 3)
+    counted, model = KneserNey(tree), load(run.folder / "model")
+    np.testing.assert_allclose(model.log_probabilities(texts.test), counted.log_probabilities(texts.test), atol=1e-5)
+    assert model.trie.nodes == tree.nodes
+    for context in ("the value of", "<s>", "of the"):
+        expected = counted.distribution(model.trie.path(model._codes(context))[-1])
+        np.testing.assert_allclose(model.distribution(context), expected, rtol=1e-5)
+        (likely,) = model.next_words(context, 1)
+        assert likely.word == texts.vocabulary.words[int(expected.argmax())]
+    assert all(map(len, model.sample(3, seed=1)))
+
+
+def test_the_baseline_is_exported_as_a_back_off_model(lm):
+    run = lm("model=kneser_ney", "model.order=3")
+    texts = language_data().texts
+    counted, model = KneserNey(ContextTree.build(texts.train, 3)), load(run.folder / "model")
+    _, grams = read_arpa("".join(export.arpa(model)))
+    test, values = texts.test, []
+    names = [model.vocabulary.name(code) for code in test.codes.tolist()]
+    for place in test.targets[:200].tolist():
+        before = tuple(names[place - min(2, int(test.history[place])) : place])
+        values.append(back_off(grams, before, names[place]))
+    expected = counted.log_probabilities(test)[:200]
+    np.testing.assert_allclose(np.array(values) * math.log(10), expected, atol=1e-5)
 
 
 def test_the_dev_loss_is_the_logarithm_of_the_perplexity(lm):
@@ -182,6 +212,8 @@ def test_a_resumed_run_gives_the_same_results(lm, monkeypatch):
         (("model.order=0",), "order"),
         (("model.alpha=0",), "model.alpha"),
         (("model.base=bigram",), "model.base"),
+        (("model.kneser_ney=2",), "model.kneser_ney is 2; expected a share from 0 to 1, or dev"),
+        (("model.kneser_ney=test",), "model.kneser_ney is test"),
         (("solver=online_mira",), "solver"),
         (("batch=0", "solver=sgd"), "batch=0"),
         (("data.train=nowhere.txt",), "nowhere.txt: no such file"),
