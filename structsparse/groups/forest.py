@@ -20,18 +20,11 @@ CHUNKS = 64  # maximum number of chunks of a forest; a chunk is a set of whole t
 class Forest(nn.Module):
     """Nested groups of the entries of one parameter: a forest of nodes, whose groups are the subtrees.
 
-    Each node has a parent (-1: the node is a root). Nodes are in any order. The group of a node holds all entries that
-    belong to the node itself or to any node below it.
+    Each node has a parent (-1: the node is a root). Nodes are in any order. `size` counts the entries of each subtree.
     - `ids`: the node of each entry, -1 for free (unpenalised) entries. It broadcasts against the parameter.
-    - `size`: the number of entries of each subtree.
-    - `weights`: one of the rules of `Partition`, "depth**alpha" or "alpha**depth" (a root has depth 1), or a tensor. A
-      subtree without entries has weight 0.
-    - `counts`: node k stands for a chain of counts[k] nodes with the same values. The count multiplies the weight of
-      the node and the number of its entries in `size`.
-
-    Only penalties with maximum norms may have counts: all subtrees of such a chain have the same maximum norm. A caller
-    of the prox must divide the step of each entry by the count of its node.
-    """
+    - `weights`: a rule of `Partition`, "depth**alpha" or "alpha**depth" (a root has depth 1), or a tensor.
+    - `counts`: node k stands for a chain of counts[k] nodes with the same values. Only penalties with maximum norms may
+      have counts. A caller of the prox must divide the step of each entry by the count of its node."""
 
     def __init__(
         self,
