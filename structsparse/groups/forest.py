@@ -94,8 +94,7 @@ class Forest(nn.Module):
     def norms(self, W: Tensor) -> Tensor:
         """Forest of nested groups: the Euclidean norm of W on each subtree (float64 tensor [nodes]).
 
-        The gradient of a zero norm is zero.
-        """
+        The gradient of a zero norm is zero."""
         if self.in_memory(W):
             return self.in_nodes(self._squares_in_memory(W)).sqrt()
         squares = self.sums(W * W)
@@ -105,8 +104,7 @@ class Forest(nn.Module):
     def maxima(self, W: Tensor) -> Tensor:
         """Forest of nested groups: the largest absolute value of W on each subtree (float64 tensor [nodes]).
 
-        The gradient of a maximum goes to a single entry that attains the maximum.
-        """
+        The gradient of a maximum goes to a single entry that attains the maximum."""
         recorded = W.requires_grad and torch.is_grad_enabled()
         if not recorded and self.in_memory(W):
             return self.in_nodes(self._maxima_in_memory(W))
@@ -129,8 +127,7 @@ class Forest(nn.Module):
     def expand(self, values: Tensor, fill: float) -> Tensor:
         """Forest of nested groups: expand values [nodes] to one value per entry, the value of the entry's node.
 
-        Entries in no node get `fill`. The result is broadcastable against the parameter.
-        """
+        Entries in no node get `fill`. The result is broadcastable against the parameter."""
         return self.own.expand(values, fill)
 
     def add_up(self, values: Tensor) -> Tensor:
@@ -169,8 +166,7 @@ class Forest(nn.Module):
     def _memory(self, order: Tensor | None) -> "Memory":
         """Forest of nested groups: where the entries of each node lie in memory, with the nodes in the given order.
 
-        If `order` is None, the nodes are in the order of the forest.
-        """
+        If `order` is None, the nodes are in the order of the forest."""
         owners, width = self.own.ids, 1
         while owners.dim() and owners.shape[-1] == 1:
             owners, width = owners[..., 0], width * self.shape[owners.dim() - 1]
@@ -221,8 +217,7 @@ class Forest(nn.Module):
     def _largest(self, W: Tensor) -> tuple[Tensor, Tensor]:
         """Forest of groups: the largest absolute value of each subtree and its flat position, in torch.
 
-        A subtree without entries gets the value 0 and the position -1.
-        """
+        A subtree without entries gets the value 0 and the position -1."""
         size, nowhere = W.abs().double().flatten(), W.numel()
         # the node of each entry; entries in no node (-1) get the additional node len(self)
         owners = self.ids.expand(self.shape).flatten().remainder(len(self) + 1)
@@ -242,8 +237,7 @@ class Forest(nn.Module):
     def steps_between_levels(self) -> list[tuple[int, int]]:
         """Forest of nested groups: for each level except the roots, the range of its nodes.
 
-        A range is a pair (start, end) of indices into level order (sorted by depth).
-        """
+        A range is a pair (start, end) of indices into level order (sorted by depth)."""
         levels = self.levels.tolist()
         return list(zip(levels[1:-1], levels[2:], strict=True))
 
@@ -251,8 +245,7 @@ class Forest(nn.Module):
 class Memory(NamedTuple):
     """Forest of nested groups: the nodes of a forest in some order, and where the entries of each node lie in memory.
 
-    The memory of the parameter is divided into units of `width` entries: unit u begins at entry u * width.
-    """
+    The memory of the parameter is divided into units of `width` entries: unit u begins at entry u * width."""
 
     nodes: np.ndarray  # [nodes] the nodes in the chosen order; empty for the order 0, 1, 2, ...
     units: np.ndarray  # the memory units of all nodes, node after node; empty if node k has unit k
@@ -276,8 +269,7 @@ class Preorder(NamedTuple):
 class Scratch(dict):
     """Forest of nested groups: a cache of scratch arrays and node orders for the numba kernels, filled on first use.
 
-    A copied or pickled forest gets an empty cache.
-    """
+    A copied or pickled forest gets an empty cache."""
 
     def made(self, name, make):
         """Forest of groups: the cached value with this name; on first use, the function `make` computes it."""
@@ -299,8 +291,7 @@ class Scratch(dict):
 class _AlongPaths(torch.autograd.Function):
     """Forest of groups: differentiable sums of node values over subtrees (up) or over paths from the root (down).
 
-    The gradient of sums over subtrees is a sum over paths, and vice versa.
-    """
+    The gradient of sums over subtrees is a sum over paths, and vice versa."""
 
     @staticmethod
     def forward(ctx, values: Tensor, forest: Forest, up: bool) -> Tensor:
@@ -349,8 +340,7 @@ def _inverse(order: np.ndarray) -> np.ndarray:
 def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
     """Forest of nested groups: the parents of the nodes as an int64 vector.
 
-    Raises UserError if a parent is neither -1 nor another node.
-    """
+    Raises UserError if a parent is neither -1 nor another node."""
     parents = torch.as_tensor(parents)
     if parents.numel() and (parents.is_floating_point() or parents.dtype == torch.bool):
         raise UserError(f"parents of the nodes of {parameter} must be integers, got {parents.dtype}")
@@ -370,8 +360,7 @@ def _checked_parents(parents, names: Sequence[str], parameter: str) -> Tensor:
 def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | None:
     """Forest of groups: the counts of the nodes as an int64 vector.
 
-    Raises UserError if a count is not a whole number of at least 1.
-    """
+    Raises UserError if a count is not a whole number of at least 1."""
     if counts is None:
         return None
     counts = torch.as_tensor(counts).cpu()
@@ -387,8 +376,7 @@ def _checked_counts(counts, names: Sequence[str], parameter: str) -> Tensor | No
 def _checked_order(parents: Tensor, names: Sequence[str], parameter: str) -> tuple[np.ndarray, np.ndarray]:
     """Forest of nested groups: the nodes in level order (sorted by depth), and the parents as indices into it.
 
-    Raises UserError if the parents form a cycle.
-    """
+    Raises UserError if the parents form a cycle."""
     if kernels.levelled(parents.numpy()):  # keep nodes that are sorted by depth: contiguous memory is fast
         return np.arange(len(names), dtype=np.int32), parents.numpy().astype(np.int32)
     order, above = kernels.level_order(parents.numpy())
