@@ -1,4 +1,7 @@
-"""Attributes of tokens: functions of the word (shape, case, affixes), or columns of the corpus."""
+"""Attributes of tokens: functions of the word (shape, case, affixes), or columns of the corpus.
+
+The column `feats` of a treebank holds morphological features, such as Case=Nom|Number=Sing. Each feature is an
+attribute too: `feats.case` is Nom. Layers follow an underscore: the feature Number[psor] is `feats.number_psor`."""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from structsparse.corpora.columns import Column, Sentences
 
 _DIGITS = re.compile(r"00+")
 _RUNS = re.compile(r"(.)\1+")
+MORPHOLOGY = "feats"  # the column of morphological features in a treebank
+_FEATURE = re.compile(rf"{MORPHOLOGY}\.([a-z][a-z0-9_]*)")  # an attribute that is one morphological feature
 
 
 def shape(word: str) -> str:
@@ -78,10 +83,31 @@ OF_WORD: dict[str, Callable[[str], str]] = {
 }
 
 
+def is_morphological(name: str) -> bool:
+    """Whether an attribute of tokens reads morphological features: the whole column `feats`, or one feature of it."""
+    return name == MORPHOLOGY or _FEATURE.fullmatch(name) is not None
+
+
+def morphological(value: str, feature: str) -> str:
+    """Token attribute: the value of one feature in a string such as Case=Nom|Number[psor]=Sing; empty if absent.
+
+    `feature` is the name in lower case with its layer after an underscore, such as case or number_psor."""
+    for item in value.split("|"):
+        name, _, content = item.partition("=")
+        if content and name.lower().replace("[", "_").rstrip("]") == feature:
+            return content
+    return ""
+
+
 def attribute(sentences: Sentences, name: str) -> Column:
     """An attribute of all tokens as a column of codes; each distinct word is evaluated once."""
     if name in sentences.columns:
         return sentences.columns[name]
+    feature = _FEATURE.fullmatch(name)
+    if feature and MORPHOLOGY in sentences.columns:
+        column = sentences.columns[MORPHOLOGY]
+        derived = Column.from_strings([morphological(value, feature[1]) for value in column.values])
+        return Column(derived.values, derived.codes[column.codes])
     if name not in OF_WORD or "word" not in sentences.columns:
         available = [*sentences.columns, *(OF_WORD if "word" in sentences.columns else ())]
         raise UserError(

@@ -12,10 +12,12 @@ import numpy as np
 from structsparse.base.cache import check_megabytes
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.treebanks import TreebankSplits
+from structsparse.features.attributes import MORPHOLOGY
 from structsparse.features.keys import WORD, Bags
 from structsparse.features.prepared import indexed
 from structsparse.tasks.parsing.arcs import ArcArrays, ArcPassages, arrays_of_parts
 from structsparse.tasks.parsing.features.arc_keys import ArcKeys
+from structsparse.tasks.parsing.features.copies import without_copies
 from structsparse.tasks.parsing.features.filters import ArcCandidates
 from structsparse.tasks.parsing.features.groups import ArcLayout
 from structsparse.tasks.parsing.features.index import ArcIndex
@@ -152,10 +154,11 @@ def prepare(
     check_megabytes(cache)
     if not isinstance(splits, TreebankSplits) or "variants" not in features:
         raise UserError("a parser needs a treebank and templates of arcs; these data or features are for other tasks")
-    constant_too = features.get("constant", False)
-    if not isinstance(constant_too, bool):
-        raise UserError(f"features.constant is {constant_too!r}, expected true or false")
-    candidates, notes = informative(splits.train, _expanded(features), constant_too)
+    constant_too = _switch(features, "constant", False)
+    expanded = _with_morphology(_expanded(features), splits, _switch(features, "feats", True))
+    candidates, notes = informative(splits.train, expanded, constant_too)
+    candidates, copy_notes = without_copies(splits.train, candidates, constant_too)
+    notes = [*notes, *copy_notes]
     chosen, filter_notes = choose(ArcCandidates(splits.train, candidates))
     label_templates, label_notes = _label_templates(splits, features) if labels else ((), [])
     templates, min_count, bits = tuple(chosen), features["min_count"], features.get("bits", WORD)
@@ -167,6 +170,27 @@ def prepare(
         splits, templates, make_index, arrays, projective, single_root, (*notes, *filter_notes, *label_notes),
         label_templates=label_templates, min_count=min_count, bits=bits, open=open,
     )  # fmt: skip
+
+
+def _switch(features: dict, name: str, default: bool) -> bool:
+    """The value of an option of features that is true or false, for the data of a parser."""
+    value = features.get(name, default)
+    if not isinstance(value, bool):
+        raise UserError(f"features.{name} is {value!r}, expected true or false")
+    return value
+
+
+def _with_morphology(templates: list[ArcTemplate], splits: TreebankSplits, feats: bool) -> list[ArcTemplate]:
+    """The arc templates for the data of a parser: those that read morphological features only if train has some.
+
+    If `feats` is false, they are always left out."""
+    if not any(template.morphological for template in templates):
+        return templates
+    varies = len(np.unique(splits.train.columns[MORPHOLOGY].codes)) > 1
+    kept = [template for template in templates if (feats and varies) or not template.morphological]
+    if not kept:
+        raise UserError(f"every template reads {MORPHOLOGY}, which {'the treebank lacks' if feats else 'is left out'}")
+    return kept
 
 
 def _expanded(features: dict) -> list[ArcTemplate]:
@@ -182,6 +206,7 @@ def _label_templates(splits: TreebankSplits, features: dict) -> tuple[tuple[ArcT
         raise UserError("task.labels=true needs features.label_templates; name some, or take task.labels=false")
     templates = expand_plain(features["label_templates"])
     check_attributes(templates)
+    templates = _with_morphology(templates, splits, _switch(features, "feats", True))
     relations = len(np.unique(splits.train.columns["deprel"].codes))
     if relations < 2:
         return (), ["train has one relation only: relations are not learnt"]

@@ -7,6 +7,7 @@
     distance                        the side and the distance of the head
     length                          the distance of the head
     bias                            a feature that every arc has
+    h.feats.case                    a morphological feature of the head; h.feats has all its morphological features
     {h,m}.{word,lemma} & x          braces: one template for each combination of alternatives
     h.$ & m.$ for $ in upos, xpos   one template for each value of $
 
@@ -26,7 +27,7 @@ import numpy as np
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 from structsparse.corpora.treebank import COLUMNS
-from structsparse.features.attributes import OF_WORD, attribute
+from structsparse.features.attributes import MORPHOLOGY, OF_WORD, attribute, is_morphological
 
 BETWEEN = {  # summaries of the words between head and modifier
     "upos": "which parts of speech there are",
@@ -41,7 +42,7 @@ PLACES = ("direction", "distance", "length")  # what a template can read about t
 PREDICTED = "deprel"  # the column of relations, which templates must not read
 VARIANTS = {"plain": None, "direction": "direction", "distance": "distance"}  # variant -> entry of PLACES
 
-_TOKEN = re.compile(r"([hm])([+-]\d)?\.([A-Za-z_][A-Za-z_0-9]*)")
+_TOKEN = re.compile(r"([hm])([+-]\d)?\.((?:feats\.)?[A-Za-z_][A-Za-z_0-9]*)")
 _FOR = re.compile(r"(.*)\sfor\s+\$\s+in\s+(.+)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 LEXICAL = ("word", "lemma", "lower")
@@ -72,6 +73,11 @@ class ArcTemplate:
         return {name for _, _, name in self.tokens}
 
     @property
+    def morphological(self) -> bool:
+        """Whether an arc template reads morphological features (the column feats of a treebank)."""
+        return any(map(is_morphological, self.attributes))
+
+    @property
     def blind(self) -> bool:
         """Whether an arc template reads only the modifier. Its feature is then the same for all heads."""
         return self.place is None and self.between is None and all(end == "m" for end, _, _ in self.tokens)
@@ -86,14 +92,15 @@ class ArcTemplate:
         """The next coarser arc template; None if there is no coarser template.
 
         The first step that applies is taken: distance becomes direction; direction is left out; attributes that are
-        words, lemmas or suffixes become parts of speech."""
+        words, lemmas, suffixes or morphological features become parts of speech."""
         if self.place == "distance":
             return replace(self, place="direction")
         if self.place == "direction":
             plain = replace(self, place=None)
             return replace(plain, place="length") if plain.blind else plain
         finer = (*LEXICAL, *ENDINGS)
-        tags = {(end, offset, "upos" if name in finer else name) for end, offset, name in self.tokens}
+        coarse = {name: "upos" if name in finer or is_morphological(name) else name for name in self.attributes}
+        tags = {(end, offset, coarse[name]) for end, offset, name in self.tokens}
         tokens = tuple(sorted(tags))
         return None if tokens == self.tokens else replace(self, tokens=tokens)
 
@@ -108,6 +115,8 @@ class ArcTemplate:
         if not ends:
             return "bias"
         lexical = {end for end, _, name in self.tokens if name in LEXICAL}
+        if self.morphological:
+            return "morphology"
         forms = self.attributes - {*LEXICAL, "upos", "xpos"}
         form = "endings" if forms & {*ENDINGS} else "shapes"
         if any(offset for _, offset, _ in self.tokens):
@@ -135,7 +144,7 @@ def parse(line: str) -> ArcTemplate:
             place = part
         elif part != "bias" or line.strip() != "bias":
             raise UserError(
-                f"template {line!r}: {part!r} is not understood; write h.word, m+1.upos, between.upos (or "
+                f"template {line!r}: {part!r} is not understood; write h.word, m+1.upos, h.feats.case, between.upos (or "
                 f"{', '.join(BETWEEN)}), {', '.join(PLACES)}, and & between them; or bias alone"
             )
     if len({*tokens}) < len(tokens):
@@ -196,7 +205,9 @@ def varied(base: ArcTemplate, variant: str) -> ArcTemplate:
 
 def columns_of(template: ArcTemplate) -> set[str]:
     """The names of the treebank columns that an arc template reads."""
-    columns = {name if name in COLUMNS else "word" for name in template.attributes}
+    columns = {
+        MORPHOLOGY if is_morphological(name) else name if name in COLUMNS else "word" for name in template.attributes
+    }
     return columns | {"upos"} if template.between else columns
 
 
@@ -206,8 +217,10 @@ def check_attributes(templates: Sequence[ArcTemplate]) -> None:
         for name in sorted(template.attributes):
             if name == PREDICTED:
                 raise UserError(f"template {template.name!r} looks at {name}, which a parser predicts")
-            if name not in (*COLUMNS, *OF_WORD):
-                attributes = ", ".join([*(column for column in COLUMNS if column != PREDICTED), *OF_WORD])
+            if name not in (*COLUMNS, *OF_WORD) and not is_morphological(name):
+                attributes = ", ".join(
+                    [*(column for column in COLUMNS if column != PREDICTED), f"{MORPHOLOGY}.case", *OF_WORD]
+                )
                 raise UserError(f"template {template.name!r}: a word has no {name}, it has {attributes}")
 
 

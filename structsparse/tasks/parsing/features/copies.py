@@ -1,0 +1,66 @@
+"""Copies among arc templates: a template that tells arcs of the training trees apart exactly as an earlier one does.
+
+Two such templates have the same features under other names. Example: `h.upos & m.upos` and `h.xpos & m.xpos`, if a
+treebank has the same tags in both columns. Groups of weights of a copy would share the norm with the first template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from structsparse.corpora.columns import Sentences
+from structsparse.tasks.parsing.features.arc_keys import ArcKeys
+from structsparse.tasks.parsing.features.templates import ArcTemplate
+
+SAMPLE = 10_000  # number of arcs on which all templates are compared; templates that agree there are compared on all arcs
+
+
+def without_copies(
+    sentences: Sentences, templates: Sequence[ArcTemplate], copies_too: bool = False
+) -> tuple[list[ArcTemplate], list[str]]:
+    """The arc templates without copies of earlier ones on all arcs of the sentences, and notes for the user.
+
+    With `copies_too`, all templates are kept, and the note says how many are copies."""
+    copies = _copies(sentences, _alike(_sample(sentences), templates))
+    if not copies:
+        return list(templates), []
+    count = f"{len(copies)} of {len(templates)} templates {'is a copy' if len(copies) == 1 else 'are copies'} of others"
+    if copies_too:
+        return list(templates), [f"{count} on this treebank"]
+    kept = [template for template in templates if template not in copies]
+    return kept, [f"{count} on this treebank and left out, such as {min(copies, key=templates.index)}"]
+
+
+def _sample(sentences: Sentences) -> Sentences:
+    """Copies of arc templates: randomly drawn sentences with about `SAMPLE` arcs, always the same ones."""
+    order = np.random.default_rng(0).permutation(len(sentences))
+    arcs = np.cumsum(sentences.lengths[order].astype(np.int64) ** 2)
+    return sentences.select(np.sort(order[: np.searchsorted(arcs, SAMPLE) + 1]))
+
+
+def _alike(sample: Sentences, templates: Sequence[ArcTemplate]) -> list[list[ArcTemplate]]:
+    """Copies of arc templates: sets of two or more templates that tell arcs of a sample apart in the same way."""
+    arcs, sets = ArcKeys(sample, templates), {}
+    for k, template in enumerate(templates):
+        sets.setdefault(_first_places(arcs.keys(k)).tobytes(), []).append(template)
+    return [members for members in sets.values() if len(members) > 1]
+
+
+def _copies(sentences: Sentences, sets: Sequence[Sequence[ArcTemplate]]) -> set[ArcTemplate]:
+    """Copies of arc templates: the templates that agree on all arcs with an earlier template of their set."""
+    copies: set[ArcTemplate] = set()
+    for members in sets:
+        arcs, first = ArcKeys(sentences, members), {}
+        for k, template in enumerate(members):
+            if first.setdefault(_first_places(arcs.keys(k)).tobytes(), template) is not template:
+                copies.add(template)
+    return copies
+
+
+def _first_places(keys: np.ndarray) -> np.ndarray:
+    """Copies of arc templates: for each arc, the index of the first arc with the same key (int64 array [arcs]).
+
+    The array shows which arcs have equal features, without the names of the features."""
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return first[inverse]
