@@ -11,7 +11,14 @@ from structsparse.base.arrays import ranges
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 
-COLUMNS = "word", "lemma", "upos", "xpos", "feats", "deprel"  # columns of a treebank; the column `word` has the word forms
+COLUMNS = (
+    "word",
+    "lemma",
+    "upos",
+    "xpos",
+    "feats",
+    "deprel",
+)  # columns of a treebank; the column `word` has the word forms
 UNKNOWN = -1  # the head of a word in a treebank that was read without heads
 RULES = "upos", "characters"  # rules that say which tokens are punctuation
 PUNCTUATION = "PUNCT"  # the part of speech of punctuation in Universal Dependencies

@@ -212,7 +212,7 @@ FAULTS = {
     "templates is {}": lambda known: known.update(templates={}),
     "templates is": lambda known: known["templates"].update({"h.xpos": [0, 40]}),
     "keys": lambda known: known["templates"].update({"h.xpos": [1, 40]}),
-    "'h.feats & m.upos': a word has no feats": renamed("h.upos & m.upos", "h.feats & m.upos"),
+    "'h.misc & m.upos': a word has no misc": renamed("h.upos & m.upos", "h.misc & m.upos"),
     "looks at deprel, which a parser predicts": renamed("h.upos & m.upos", "h.deprel & m.upos"),
     "is not the name of one template": renamed("h.upos & m.upos", "m.upos & h.upos"),
     "'between' is not understood": renamed("h.upos & m.upos", "h.upos & between"),

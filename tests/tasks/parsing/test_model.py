@@ -205,7 +205,7 @@ def test_the_whole_grammar_trains(tmp_path):
     few = ("task=parsing", "data.train=25", "data.dev=8", "data.test=8", "reg.budget=60", "trainer.max_epochs=2")
     run = run_here(*few, folder=tmp_path / "run", data=(), base=())
     assert run.status == 0, run.errors
-    assert run.result["groups"] == 684
+    assert run.result["groups"] == 570  # of 684; lemmas decide the part of speech, so that 114 are copies
     assert 55 <= run.result["groups_alive"] <= 60  # those at the border that are alike die together
     assert 0.3 < run.result["las"] < run.result["uas"]
 

@@ -117,7 +117,7 @@ def test_a_treebank_without_relations_has_none_to_learn():
     [
         ({"label_templates": ["m.deprel"]}, "'m.deprel' looks at deprel, which a parser predicts"),
         ({"templates": ["h.deprel & m.upos"]}, "looks at deprel, which a parser predicts"),
-        ({"templates": ["h.feats"]}, "a word has no feats, it has word, lemma, upos, xpos, lower"),
+        ({"templates": ["h.misc"]}, "a word has no misc, it has word, lemma, upos, xpos, feats, feats.case, lower"),
         ({"label_templates": []}, "task.labels=true needs features.label_templates"),
         ({"label_templates": ["h.word", "h.{word,upos}"]}, "'h.word' is given twice"),
     ],

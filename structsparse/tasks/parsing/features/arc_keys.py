@@ -197,7 +197,7 @@ class ArcKeys:
 
     def distinct_counts(self) -> np.ndarray:
         """Arc keys: the number of distinct features of each arc template on all arcs (int64 array [templates])."""
-        return np.array([_count_distinct(self.keys(k)) for k in range(len(self.templates))], np.int64)
+        return np.array([count_distinct(self.keys(k)) for k in range(len(self.templates))], np.int64)
 
 
 def gold_arcs(treebank: Treebank) -> np.ndarray:
@@ -208,7 +208,7 @@ def gold_arcs(treebank: Treebank) -> np.ndarray:
     return gold
 
 
-def _count_distinct(keys: np.ndarray) -> int:
+def count_distinct(keys: np.ndarray) -> int:
     """The number of distinct arc keys in an array."""
     keys = np.sort(keys)  # sorting with vector instructions is faster than a hash table
     return int(np.count_nonzero(keys[1:] != keys[:-1])) + (len(keys) > 0)

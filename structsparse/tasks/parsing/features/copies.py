@@ -10,10 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from structsparse.corpora.columns import Sentences
-from structsparse.tasks.parsing.features.arc_keys import ArcKeys
+from structsparse.tasks.parsing.features.arc_keys import ArcKeys, count_distinct
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
-SAMPLE = 10_000  # number of arcs on which all templates are compared; templates that agree there are compared on all arcs
+SAMPLE = (
+    10_000  # number of arcs on which all templates are compared; templates that agree there are compared on all arcs
+)
+MIX = np.uint64(0x9E3779B97F4A7C15)  # odd factor that makes one key of a pair of keys
 
 
 def without_copies(
@@ -51,15 +54,27 @@ def _copies(sentences: Sentences, sets: Sequence[Sequence[ArcTemplate]]) -> set[
     """Copies of arc templates: the templates that agree on all arcs with an earlier template of their set."""
     copies: set[ArcTemplate] = set()
     for members in sets:
-        arcs, first = ArcKeys(sentences, members), {}
+        arcs = ArcKeys(sentences, members)
+        firsts: list[tuple[np.ndarray, int]] = []  # keys and number of distinct keys of the templates that stay
         for k, template in enumerate(members):
-            if first.setdefault(_first_places(arcs.keys(k)).tobytes(), template) is not template:
+            keys = arcs.keys(k)
+            distinct = count_distinct(keys)
+            if any(distinct == other[1] == _count_pairs(keys, other[0]) for other in firsts):
                 copies.add(template)
+            else:
+                firsts.append((keys, distinct))
     return copies
 
 
+def _count_pairs(keys: np.ndarray, others: np.ndarray) -> int:
+    """Copies of arc templates: the number of distinct pairs (key of one template, key of the other) on all arcs.
+
+    If it equals the number of distinct keys of both templates, each key of one goes with a single key of the other."""
+    return count_distinct(keys + others * MIX)
+
+
 def _first_places(keys: np.ndarray) -> np.ndarray:
-    """Copies of arc templates: for each arc, the index of the first arc with the same key (int64 array [arcs]).
+    """Copies of arc templates: for each arc of a sample, the index of the first arc with the same key (int64).
 
     The array shows which arcs have equal features, without the names of the features."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)

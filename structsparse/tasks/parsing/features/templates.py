@@ -144,8 +144,8 @@ def parse(line: str) -> ArcTemplate:
             place = part
         elif part != "bias" or line.strip() != "bias":
             raise UserError(
-                f"template {line!r}: {part!r} is not understood; write h.word, m+1.upos, h.feats.case, between.upos (or "
-                f"{', '.join(BETWEEN)}), {', '.join(PLACES)}, and & between them; or bias alone"
+                f"template {line!r}: {part!r} is not understood; write h.word, m+1.upos, h.feats.case, "
+                f"between.upos (or {', '.join(BETWEEN)}), {', '.join(PLACES)}, and & between them; or bias alone"
             )
     if len({*tokens}) < len(tokens):
         raise UserError(f"template {line!r} names the same attribute of a token twice")

@@ -193,7 +193,7 @@ def test_the_options_reach_a_run(tmp_path):
     chosen = ("filter=forward", "filter.count=3", "filter.tries=0.1")
     done = run_here(*how, *chosen, folder=tmp_path / "run", data=some, base=())
     assert done.status == 0, done.errors
-    assert "3 of 684 templates by forward selection" in done.output
+    assert "3 of 570 templates by forward selection" in done.output
     assert done.metrics["groups"] == 3
 
 
