@@ -77,6 +77,7 @@ def finish(
             figures |= write_artifact_sizes(folder, task.tensor_parts, console)
         table = task.write_report(folder / "report", data, results, last)
         write_records(folder / "report", results)
+        write_details(folder / "report", task.details(test), console)
         log_hyperparameters(labels, figures, folder)
         write_metrics(folder / "metrics.json", figures)
         print_summary(console, figures, table, folder)
@@ -169,6 +170,13 @@ def write_records(folder: Path, results: Sequence[StageResult]) -> None:
         lines = [(result.figures.stage, *line) for result in results for line in lines_of(result.figures.record)]
         if lines:
             write_text(folder / name, tsv(Table(("stage", *header), lines)))
+
+
+def write_details(folder: Path, table: Table | None, console: Console) -> None:
+    """Finishing a run: print the test scores of each type, and write them to the report; None: there are no types."""
+    if table is not None:
+        write_text(folder / "types.tsv", tsv(table))
+        console.print(console_table(table, "test, by type"))
 
 
 def write_metrics(path: Path, figures: Mapping[str, object]) -> None:

@@ -123,6 +123,12 @@ class Task(ABC):
 
         The table shows groups or features."""
 
+    def details(self, test: Mapping[str, object]) -> Table | None:
+        """Task interface: a table of the test scores of each label or type; None if the task has no such table.
+
+        `test` holds the scores on the test part."""
+        return None
+
     @abstractmethod
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         """Task interface: write the artifact and return its size in bytes.

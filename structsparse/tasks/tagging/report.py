@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from structsparse.base.arrays import ranges
 from structsparse.base.files import atomic_file, write_text
+from structsparse.corpora.columns import Column, Sentences, write_columns
 from structsparse.features.keys import Bags
 from structsparse.features.layout import TemplateLayout, by_template
 from structsparse.groups import Cover, Forest, Partition, hasse
 from structsparse.report import living_groups
 from structsparse.report.tables import Table, tsv
-from structsparse.tasks.tagging.data import TaggingData, table_name
+from structsparse.tasks.tagging.data import LARGE_BATCH, TaggingData, table_name
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.training.selected_groups import selected_groups
 from structsparse.training.stage import GroupCount, StageResult, selecting_stage
@@ -141,10 +143,40 @@ def write_report(folder: Path, data: TaggingData, results: Sequence[StageResult]
     if table is not None:
         living_groups.write_groups(folder, table)
     _write_order(folder, first)
+    write_predictions(folder, last)
     for name, features in (("features.tsv", feature_table(last)), ("edges.tsv", edge_table(last))):
         if features is not None:
             write_text(folder / name, tsv(features))
     return table
+
+
+@torch.no_grad()
+def write_predictions(folder: Path, last: StageResult) -> None:
+    """Tagger report: write dev and test as files of columns, with the predicted tags as the last column."""
+    module, data = last.module, last.data
+    for part in ("dev", "test"):
+        sentences, predicted = data.splits.parts[part], np.empty(data.splits.parts[part].tokens, np.int32)
+        for batch in data.batches(part, LARGE_BATCH):
+            batch = module.transfer_batch_to_device(batch, module.device, 0)
+            starts, lengths = sentences.offsets[batch.sentences.cpu().numpy()], batch.lengths.cpu().numpy()
+            predicted[ranges(starts, lengths)] = module.predict_step(batch).cpu().numpy()
+        column = Column(list(data.labels), predicted)
+        with atomic_file(folder / f"predictions_{part}.txt") as file:
+            write_columns(file, sentences.with_column(_unused(sentences, "predicted"), column))
+
+
+def _unused(sentences: Sentences, name: str) -> str:
+    """Tagger report: a name for a new column that no column of the sentences has."""
+    return name if name not in sentences.columns else _unused(sentences, f"{name}_")
+
+
+def type_table(test: Mapping[str, object]) -> Table:
+    """Tagger report: precision, recall, F1 and counts of each type, from the scores of the test part.
+
+    The types are those of spans or, if tags are not spans, the tags."""
+    header = ("type", "precision", "recall", "f1", "gold", "predicted")
+    rows = [(name, *(of[key] for key in header[1:])) for name, of in sorted(test["types"].items())]
+    return Table(header, rows)
 
 
 def _write_order(folder: Path, first: StageResult) -> None:

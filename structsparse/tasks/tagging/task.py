@@ -20,6 +20,7 @@ from structsparse.report.tables import Table
 from structsparse.solvers.base import solver_of
 from structsparse.tasks.tagging import artifact, report
 from structsparse.tasks.tagging.data import EDGES, TaggingData, prepare, table_name
+from structsparse.tasks.tagging.features.columns import suited
 from structsparse.tasks.tagging.growing import GrowingScorer
 from structsparse.tasks.tagging.model import DenseScorer, RecurrentScorer, SparseScorer, SumScorer, Tagger
 from structsparse.tasks.tagging.scores import SpanScore
@@ -95,10 +96,12 @@ class TaggingTask(Task):
         """Tagging task: prepare the data of a tagger from a corpus of tagged sentences and the feature options."""
         if not isinstance(corpus, SentenceSplits) or "templates" not in features:
             raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
-        return prepare(
-            corpus, features["templates"], tag=self.tag, scheme=self.scheme, min_count=features["min_count"],
+        lines, notes = suited(features, corpus.train, self.tag)
+        data = prepare(
+            corpus, lines, tag=self.tag, scheme=self.scheme, min_count=features["min_count"],
             dense=features["dense"], codes=features["codes"], choose=filter, edges=features["edges"], cache=cache,
         )  # fmt: skip
+        return replace(data, notes=(*notes, *data.notes))
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
         """Tagging task: build, for a training stage, the Lightning module of a tagger and its penalties."""
@@ -219,6 +222,10 @@ class TaggingTask(Task):
     ) -> Table | None:
         """Tagging task: write the report on a trained tagger; return the table of groups."""
         return report.write_report(folder, data, results, last)
+
+    def details(self, test: Mapping[str, object]) -> Table:
+        """Tagging task: a table of the test scores of each span type or, if tags are not spans, of each tag."""
+        return report.type_table(test)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         """Tagging task: write the artifact of a tagger; return its size in bytes, or None if this is impossible."""
