@@ -31,6 +31,7 @@ from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
 from structsparse.corpora.tags import SCHEMES
 from structsparse.features.attributes import OF_WORD
+from structsparse.features.word_lists import WordLists, are_word_lists
 from structsparse.structures.edges import EdgeChain
 from structsparse.tasks.tagging.edges import EdgeScorer
 from structsparse.tasks.tagging.features.index import TokenIndex
@@ -67,13 +68,14 @@ def save(folder: Path, tagger: Tagger, data: TaggingData) -> int:
     description = {
         "labels": list(data.labels),
         "scheme": data.scheme,
-        "columns": list(data.splits.train.columns),
+        "columns": list(data.columns),
         "tag": data.tag,
         "dense": list(data.dense) if DenseScorer in used else [],
         "codes": {name: list(v) for name, v in data.codes.items()} if RecurrentScorer in used else {},
         "scorer": scorer,
         "templates": templates,
         **({"edges": edges} if edges else {}),
+        **({"lists": data.lists.described()} if data.lists.attributes else {}),
     }
     return write_model(folder, description, weights)
 
@@ -121,6 +123,7 @@ def load(folder: Path, description: dict) -> SequenceTagger:
         vocabularies={name: {v: k for k, v in enumerate(vs, start=1)} for name, vs in description["codes"].items()},
         tagger=tagger,
         edges=edges,
+        lists=_lists(description),
     )
 
 
@@ -218,9 +221,10 @@ _FIELDS = COMMON_FIELDS | {
     "codes": (lambda value: each_is(value, are_strings), "a list of strings for each attribute"),
     "scorer": (lambda value: isinstance(value, dict), "a class and its settings"),
     "templates": (lambda value: are_keys(value), EXPECTED_KEYS),
+    "lists": (are_word_lists, "a lexicon and clusters"),
     "edges": (lambda value: _are_edges(value), f"templates with {EXPECTED_KEYS}, and pairs of labels"),
 }
-_OPTIONAL = ("edges",)  # fields that may be missing in model.json
+_OPTIONAL = ("edges", "lists")  # fields that may be missing in model.json
 
 
 def _needed(description: dict) -> tuple[str, ...]:
@@ -230,10 +234,11 @@ def _needed(description: dict) -> tuple[str, ...]:
         if [template.name for template in parse(line)] != [line]:
             raise UserError(f"template {line!r} is not the name of one template")
     layout, tag, used = description["columns"], description["tag"], set()
+    made = (*OF_WORD, *_lists(description).attributes)  # attributes made from the word
     atoms = [name for line in lines for name, _ in parse(line)[0].atoms]
     for name in (*atoms, *description["dense"], *description["codes"]):
         column = name if name in layout else "word"
-        if column not in layout or name not in (*layout, *OF_WORD):
+        if column not in layout or name not in (*layout, *made):
             raise UserError(f"attribute {name!r} is neither a column ({', '.join(layout)}) nor made from the word")
         used.add(column)
     if tag in used:
@@ -241,6 +246,11 @@ def _needed(description: dict) -> tuple[str, ...]:
     if tag not in layout:
         raise UserError(f"tag is {tag!r}, expected one of the columns ({', '.join(layout)})")
     return tuple(name for name in layout if name in used)
+
+
+def _lists(description: dict) -> WordLists:
+    """The lexicons and clusters in a tagger's artifact; empty word lists if it has none."""
+    return WordLists.restored(description["lists"]) if "lists" in description else WordLists()
 
 
 def _empty_tagger(description: dict) -> Tagger:

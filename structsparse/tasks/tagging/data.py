@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from structsparse.corpora.splits import SentenceSplits
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.features import attributes, filters
 from structsparse.features.prepared import indexed
+from structsparse.features.word_lists import WordLists
 from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, without_first_tokens
 from structsparse.tasks.tagging.features.filters import TokenCandidates
 from structsparse.tasks.tagging.features.index import TokenIndex
@@ -53,6 +54,12 @@ class TaggingData(CorpusParts):
     edges: EdgeFeatures | None = None  # features conjoined with pairs of neighbouring labels; None: none
     short: TokenIndex | None = None  # feature index with shorter keys for a small artifact
     short_edges: TokenIndex | None = None  # index of edge features with shorter keys for a small artifact
+    lists: WordLists = field(default_factory=WordLists)  # lexicons and clusters, whose attributes are columns
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the corpus in a tagger's data, without the attributes that word lists add."""
+        return tuple(name for name in self.splits.train.columns if name not in self.lists.attributes)
 
     @property
     def score(self) -> Callable[[], SpanScore | AccuracyScore]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from structsparse.corpora.columns import Column, Sentences, read_columns
 from structsparse.corpora.from_lists import existing_file, sentences_from_lists
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.features.attributes import codes, numbers
+from structsparse.features.word_lists import WordLists
 from structsparse.structures.chain import Chain, ChainScores
 from structsparse.tasks.tagging.features.index import TokenIndex
 from structsparse.tasks.tagging.model import Tagger
@@ -57,6 +58,7 @@ class SequenceTagger:
     vocabularies: Mapping[str, Mapping[str, int]]  # attribute -> value -> code from 1; 0 is for unseen values
     tagger: Tagger
     edges: TokenIndex | None = None  # index of features conjoined with label pairs; None: no such features
+    lists: WordLists = field(default_factory=WordLists)  # lexicons and clusters, whose attributes templates read
 
     def __repr__(self) -> str:
         return f"SequenceTagger({len(self.labels)} labels, {len(self.index):,} features)"
@@ -173,6 +175,7 @@ class SequenceTagger:
         """Tagger predictor: compute the scores of sentences batch by batch, longest sentences first.
 
         Yields, for each batch, the chain scores, the batch itself, and the position of each token in the input."""
+        sentences = self.lists.added(sentences)
         hashed = self.index.hashed(sentences)
         hashed_edges = None if self.edges is None else self.edges.hashed(sentences)
         dense = torch.from_numpy(numbers(sentences, self.dense))

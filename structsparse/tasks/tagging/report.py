@@ -162,7 +162,8 @@ def write_predictions(folder: Path, last: StageResult) -> None:
             predicted[ranges(starts, lengths)] = module.predict_step(batch).cpu().numpy()
         column = Column(list(data.labels), predicted)
         with atomic_file(folder / f"predictions_{part}.txt") as file:
-            write_columns(file, sentences.with_column(_unused(sentences, "predicted"), column))
+            name = _unused(sentences, "predicted")
+            write_columns(file, sentences.with_column(name, column), [*data.columns, name])
 
 
 def _unused(sentences: Sentences, name: str) -> str:

@@ -15,6 +15,7 @@ from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
 from structsparse.corpora.splits import SentenceSplits
 from structsparse.features.layout import TemplateLayout
+from structsparse.features.word_lists import WordLists
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report.tables import Table
 from structsparse.solvers.base import solver_of
@@ -96,12 +97,14 @@ class TaggingTask(Task):
         """Tagging task: prepare the data of a tagger from a corpus of tagged sentences and the feature options."""
         if not isinstance(corpus, SentenceSplits) or "templates" not in features:
             raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
-        lines, notes = suited(features, corpus.train, self.tag)
+        lists = WordLists.read(features["lexicons"], features["clusters"], features["lexicons_lower"])
+        lines, notes = suited(features, corpus.train, self.tag, lists.templates)
+        corpus = replace(corpus, **{part: lists.added(sentences) for part, sentences in corpus.parts.items()})
         data = prepare(
             corpus, lines, tag=self.tag, scheme=self.scheme, min_count=features["min_count"],
             dense=features["dense"], codes=features["codes"], choose=filter, edges=features["edges"], cache=cache,
         )  # fmt: skip
-        return replace(data, notes=(*notes, *data.notes))
+        return replace(data, notes=(*notes, *data.notes), lists=lists)
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
         """Tagging task: build, for a training stage, the Lightning module of a tagger and its penalties."""

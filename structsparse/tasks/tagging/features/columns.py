@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Sentences
 from structsparse.features.attributes import OF_WORD, is_morphological
-from structsparse.tasks.tagging.features.templates import Template, expand
+from structsparse.tasks.tagging.features.templates import Template, expand, parse
 
 WINDOW = "1-grams of {}[-1..1]"  # templates of each further column
 AUTO = "auto"  # the value of features.columns for all columns that no template reads
 
 
-def suited(features: Mapping, sentences: Sentences, tag: str) -> tuple[list[str], list[str]]:
+def suited(
+    features: Mapping, sentences: Sentences, tag: str, further: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
     """The template lines of a tagger for the columns of its corpus, and notes for the user.
 
     `features` holds the options. Templates of a missing column are left out if the list of templates is the standard
-    one. Otherwise, the user has written them, and a later step refuses them."""
+    one. Otherwise, the user has written them, and a later step refuses them. Templates of the lines `further` are
+    added if they are not in the list."""
     lines = [str(line) for line in features["templates"]]
     templates, notes = expand(lines), []
     if lines == [str(line) for line in features.get("standard") or ()]:
         templates, notes = _without_missing(templates, sentences)
-    further, messages = _further(features, templates, sentences, tag)
-    return [template.name for template in (*templates, *further)], [*notes, *messages]
+    of_columns, messages = _of_columns(features, templates, sentences, tag)
+    of_lines = [template for line in further for template in parse(line)]
+    names = dict.fromkeys(template.name for template in (*templates, *of_columns, *of_lines))
+    return [*names], [*notes, *messages]
 
 
 def _without_missing(templates: list[Template], sentences: Sentences) -> tuple[list[Template], list[str]]:
@@ -46,7 +51,7 @@ def _available(name: str, sentences: Sentences) -> bool:
     )
 
 
-def _further(
+def _of_columns(
     features: Mapping, templates: Collection[Template], sentences: Sentences, tag: str
 ) -> tuple[list[Template], list[str]]:
     """The templates of further columns (option features.columns) for a tagger, and a note for the user."""
