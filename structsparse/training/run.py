@@ -15,12 +15,12 @@ from rich.console import Console
 from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
 from structsparse.training import fit, legality
+from structsparse.training.automatic import AUTO, Automatic, is_automatic
 from structsparse.training.compose import stages_of
 from structsparse.training.data import Data
 from structsparse.training.finish import RunLabels, finish
 from structsparse.training.run_folder import first_process, resume_into
 from structsparse.training.search import grid, path, path_report, reweighting
-from structsparse.training.search.automatic import AUTO, Automatic, is_automatic
 from structsparse.training.search.strengths import shares
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
