@@ -212,3 +212,24 @@ def test_the_task_of_the_contributing_page_is_found_by_its_entry_point(tmp_path,
         assert registry.packages()["shapes"] == "shapes"
     finally:
         registry.packages.cache_clear()
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_shows(tmp_path):
+    """Each line of the first block of text in README begins a line of the run; numbers agree to a hundredth."""
+    shown = next(block.code for block in blocks(ROOT / "README.md") if block.language == "text")
+    run = run_here("task=ner", "reg=group_lasso", data=(), base=(), folder=tmp_path / "run")
+    printed = [re.sub(r"[ │┃;]+", " ", line).split() for line in run.output.splitlines()]
+    assert [line for line in shown.splitlines() if not any(begins(words, line.split()) for words in printed)] == []
+
+
+def begins(words: list[str], shown: list[str]) -> bool:
+    """Whether a printed line begins with the words of another one, where numbers may differ by a hundredth."""
+    return len(words) >= len(shown) and all(map(agree, words, shown))
+
+
+def agree(word: str, shown: str) -> bool:
+    try:
+        return float(word.replace(",", "")) == pytest.approx(float(shown.replace(",", "")), rel=0.01)
+    except ValueError:
+        return word == shown
