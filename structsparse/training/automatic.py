@@ -50,6 +50,8 @@ class Automatic:
     def __post_init__(self) -> None:
         by_penalty = "entries" if self.cfg.reg.get("groups") is None else "groups"
         self.search = self.cfg.search[self.cfg.search.models.get(self.choices["model"], by_penalty)]
+        maker = (self.cfg.reg.get("groups") or {}).get("_target_", "structsparse.")
+        self.own_groups = maker.startswith("structsparse.")  # others may not know the table of observed pairs
         self.stages: dict[tuple, Stage] = {}  # composing a stage takes as long as a short fit
         self._check()
 
@@ -100,7 +102,7 @@ class Automatic:
         if key not in self.stages:
             kept = dict(self.search.stages[name])
             for part, choice in self.cfg.search.replaces.items():
-                if self.choices[part] != choice:
+                if self.choices[part] != choice or not self.own_groups:
                     kept.pop(part, None)
             changes = OmegaConf.merge(kept, {"reg": dict(reg)} if reg else {})
             self.stages[key] = stage_of(name, changed(self.cfg, changes), self.metric, self.folder, self.console)

@@ -28,6 +28,7 @@ from structsparse.training.terms import Term
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
 # options of `reg` that belong to the training stage, not to the penalty
 SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
+BEFORE_BUDGET = 0.01  # strength, as a share of the critical one, until the first cut to a budget
 BASE = "_"  # the first letter of names of files and folders in conf/ that only serve to be included by others
 
 
@@ -81,6 +82,8 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
         stop = "choose=last patience=null"
         raise UserError(f"data.join_dev=true: dev, trained on as well, cannot choose; stage {name} needs {stop}")
     schedule = {key: reg.pop(key, None) for key in SCHEDULE_OPTIONS}
+    if schedule["budget"] is not None and reg.get("strength") == "auto":
+        reg.strength = BEFORE_BUDGET
     further = [term_of(f"also.{key}", options) for key, options in (cfg.also or {}).items()]
     options = learning_options(OmegaConf.to_container(cfg, resolve=True))
     return Stage(

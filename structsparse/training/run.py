@@ -35,7 +35,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     task: Task = instantiate(cfg.task, _convert_="all")
     for stage in stages_of(cfg, "", folder, console):
         legality.check(task, stage)  # checked before any data are read
-    search = Automatic(cfg, choices) if is_automatic(cfg) else None
+    search = Automatic(cfg, choices) if cfg.grid is None and is_automatic(cfg) else None
     small = ArtifactOptions.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     task.check_rounding(small)
     features = instantiate(cfg.features, _convert_="all")

@@ -21,9 +21,10 @@ from tests.support.conllu import contents, naive, of_heads, row, sentences, text
 FIRST = ["# a comment", row("1-2", "zum"), row(1, "zu", head=3), row(2, "dem", head=3), row(3, "Haus", head=0)]
 SECOND = [row("0.1", "(er)", deps="1:nsubj"), row(1, "geht", head=0, deps="0:root"), row("1.1", "(weg)", deps="1:obl")]
 PLAIN = text_of([FIRST, SECOND])
+BLANK = ("_",) * 5  # lemma, upos, xpos, feats, deprel
 EXPECTED = [
-    [("zu", "_", "_", "_", "_", 3), ("dem", "_", "_", "_", "_", 3), ("Haus", "_", "_", "_", "_", 0)],
-    [("geht", "_", "_", "_", "_", 0)],
+    [("zu", *BLANK, 3), ("dem", *BLANK, 3), ("Haus", *BLANK, 0)],
+    [("geht", *BLANK, 0)],
 ]
 
 

@@ -598,8 +598,9 @@ def test_test_is_looked_at_once_and_last(run, monkeypatch):
 
     monkeypatch.setattr(TaggingData, "batches", recorded)
     assert run(*TWO_STAGES, "patience=1").status == 0
-    assert asked.count("test") == 1
-    assert asked[-1] == "test"
+    assert asked.count("test") == 2  # scored, then predicted for report/predictions_test.txt
+    first = asked.index("test")
+    assert {"train"} & set(asked[first:]) == set()  # nothing is fitted after test was read
     assert {"train", "dev"} <= set(asked)
 
 

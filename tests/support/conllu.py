@@ -53,12 +53,12 @@ def of_heads(*trees) -> str:
 
 
 def naive(text: str) -> list[list[tuple]]:
-    """The words of each sentence: form, lemma, upos, xpos, deprel, head."""
+    """The words of each sentence: form, lemma, upos, xpos, feats, deprel, head."""
     found = []
     for block in text.strip("\n").split("\n\n"):
         rows = [line.split("\t") for line in block.split("\n") if not line.startswith("#")]
         words = [fields for fields in rows if fields[0].isdigit()]
-        found.append([(*(fields[k] for k in (1, 2, 3, 4, 7)), int(fields[6])) for fields in words])
+        found.append([(*(fields[k] for k in (1, 2, 3, 4, 5, 7)), int(fields[6])) for fields in words])
     return found
 
 

@@ -123,7 +123,7 @@ class GroupSearch:
     def _note_norms(self) -> None:
         """Group search: keep the norms of the groups at the present strength, for the picture of the path."""
         for name, penalty in self.walker.full.penalties.items():
-            if len(penalty.groups) <= MOST_SHOWN:
+            if penalty.groups is not None and len(penalty.groups) <= MOST_SHOWN:
                 norms = penalty.groups.norms(self.walker.full.weights[name])
                 self.norms.setdefault(name, (penalty.groups.names, []))[1].append(norms.tolist())
 

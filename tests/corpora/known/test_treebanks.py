@@ -74,7 +74,7 @@ def test_parts_without_a_file_are_drawn_from_train_without_overlap(tmp_path):
     (tmp_path / "test").write_text(of_heads([0, 1]))
     corpus = files(str(tmp_path / "train"), **{**OPTIONS, "test": str(tmp_path / "test")})
     assert [len(part) for part in corpus.parts.values()] == [18, 2, 1]
-    assert contents(corpus.test) == [[("a", "_", "_", "_", "_", 0), ("b", "_", "_", "_", "_", 1)]]
+    assert contents(corpus.test) == [[("a", *("_",) * 5, 0), ("b", *("_",) * 5, 1)]]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,7 @@ def test_constant_columns_and_unseen_relations_are_noted(tmp_path):
         "lemma is '_' throughout train",
         "upos is 'X' throughout train",
         "xpos is '_' throughout train",
+        "feats is '_' throughout train",
         "dev: 3 tokens with a relation not seen in training (_, c)",
         "test: 2 tokens with a relation not seen in training (d)",
         "punctuation is tokens of nothing but punctuation (data.punctuation=characters), 0.0% of train",
