@@ -169,8 +169,8 @@ def test_every_kind_of_model_has_the_same_verbs(task):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["task=nerr"], "Could not find 'task/nerr'"),
-        (["rge=l1"], "Could not override 'rge'"),
+        (["task=nerr"], "task=nerr is not known; did you mean task=ner\\?"),
+        (["rge=l1"], "rge is no option of this run; did you mean reg\\?"),
         (["reg.strength=high"], "expected a finite number"),
         (["data=files"], "data.train needs a value"),
         (["reg=l1", "reg=l2="], "l2="),

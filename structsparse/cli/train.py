@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
+from structsparse.cli.mistakes import Told, mistakes, sentence
 from structsparse.cli.train_help import help_text
 from structsparse.tasks import registry
 from structsparse.training.options import check_options, expanded
@@ -54,7 +56,12 @@ def main(arguments: Sequence[str]) -> int:
     flags = [argument for argument in arguments if argument not in overrides]
     sys.argv = [command[0], *flags, *overrides]  # options KEY=VALUE must be consecutive for argparse
     try:
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises its errors in place of printing them
         hydra.main(version_base="1.3", config_path=folder, config_name="config")(job)()
+    except Told:
+        return 2
+    except mistakes() as error:
+        return _failed(sentence(error, overrides))
     finally:
         sys.argv = command
     return 0
@@ -76,10 +83,10 @@ def _run(cfg: DictConfig) -> None:
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     try:
         train(cfg, HydraConfig.get().runtime.choices, folder, console)
-    except _mistakes() as error:
-        _failed(_reason(error))
+    except mistakes() as error:
+        _failed(sentence(error, ()))
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            raise  # with --multirun, Hydra catches the error, finishes the other runs, and raises it again
+            raise Told from error  # Hydra catches it, finishes the other runs, and raises it again
         sys.exit(2)
     except OSError as error:
         if error.errno not in DISK_FULL:
@@ -129,8 +136,8 @@ def train(
     try:
         cfg, choices, folder = _composed(expanded(options), folder, config_dir)
         return TrainingResult(run.train(cfg, choices, folder, Console(quiet=quiet)), folder)
-    except _mistakes() as error:
-        raise UserError(_reason(error)) from error
+    except mistakes() as error:
+        raise UserError(sentence(error, options)) from error
 
 
 def _composed(options: list[str], folder: str | Path | None, config_dir: str | Path | None) -> tuple:
@@ -158,22 +165,6 @@ def _composed(options: list[str], folder: str | Path | None, config_dir: str | P
     OmegaConf.save(cfg, written / "config.yaml")
     OmegaConf.save(OmegaConf.create(options), written / "overrides.yaml")
     return cfg, choices, folder
-
-
-def _mistakes() -> tuple[type[Exception], ...]:
-    """The exception classes that `structsparse train` reports as mistakes of the user."""
-    from hydra.errors import HydraException
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-    from omegaconf.errors import MissingMandatoryValue
-
-    return UserError, HydraException, MisconfigurationException, MissingMandatoryValue
-
-
-def _reason(error: Exception) -> str:
-    """The error message of `structsparse train` for an exception, in one line."""
-    reason = error.__cause__ if isinstance(error.__cause__, UserError) else error
-    missing = f"{error.full_key} needs a value" if type(error).__name__ == "MissingMandatoryValue" else None
-    return missing or " ".join(str(reason).split())
 
 
 def _failed(reason: str) -> int:

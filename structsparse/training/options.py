@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from structsparse.base.errors import UserError
 
 DEFAULT_TASK = "ner"  # the task of a command line without task=
-SIZES = ("preset=fast", "preset=accurate", "preset=small")  # each task has its own
+SIZES = "fast", "accurate", "small"  # presets of which each task has its own
 GROUPS = {"method": "preset", "tuned": "preset"}  # renamed configuration groups: old name -> new name
 KEYS = {"features.alpha": "model.alpha", "features.tolerance": "solver.tolerance"}
 CHOICES = {
@@ -40,4 +40,5 @@ def check_options(arguments: Sequence[str]) -> None:
 def expanded(arguments: Sequence[str]) -> list[str]:
     """Command-line options with `preset=fast`, `accurate` or `small` replaced by the preset of the task."""
     task = next((a.partition("=")[2] for a in arguments if a.startswith("task=")), DEFAULT_TASK)
-    return [f"preset={task}_{a.partition('=')[2]}" if a in SIZES else a for a in arguments]
+    presets = {f"preset={size}": f"preset={task}_{size}" for size in SIZES}
+    return [presets.get(argument, argument) for argument in arguments]
