@@ -54,12 +54,13 @@ class Automatic:
         self.own_groups = maker.startswith("structsparse.")  # others may not know the table of observed pairs
         self.stages: dict[tuple, Stage] = {}  # composing a stage takes as long as a short fit
         self._check()
+        choose = self.search.get("choose", {}).get(self.cfg.choose, self.cfg.choose)
+        self.rules = Rules(**self.search.rules, choose=choose)
 
     def run(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Outcome:
         """Automatic strength: search, and write the report of the search."""
         self.metric, self.folder, self.console = data.metric, folder, console
-        rules = Rules(**self.search.rules, choose=self.search.get("choose", {}).get(self.cfg.choose, self.cfg.choose))
-        setting = Setting(self._stage, rules, task, data, folder / "checkpoints", resume, console)
+        setting = Setting(self._stage, self.rules, task, data, folder / "checkpoints", resume, console)
         if "refits" in self.search:
             outcome = GroupSearch(setting, OmegaConf.to_container(self.search.refits)).run()
         elif "squares" in self.cfg.reg or "mix" in _open(self.cfg):
@@ -89,11 +90,13 @@ class Automatic:
         """Automatic strength: refuse options under which dev cannot choose."""
         if self.cfg.data.get("join_dev"):
             raise UserError("data.join_dev=true: dev, trained on as well, cannot choose a strength; give reg.strength")
+        if self.choices["reg"] == "none":
+            raise UserError("path=auto: reg=none has no strength for dev to choose")
         for part, choices in self.search.needs.items():
             if self.choices[part] not in choices:
                 raise UserError(
-                    f"{part}={self.choices[part]} needs a number, such as reg.strength=0.01 (a share of the critical "
-                    f"strength); reg.strength=auto is for {part}={', '.join(choices)}"
+                    f"reg.strength=auto and path=auto are for {part}={', '.join(choices)}, not for "
+                    f"{part}={self.choices[part]}; give a number, such as reg.strength=0.01"
                 )
 
     def _stage(self, name: str, reg: Mapping[str, object]) -> Stage:

@@ -107,6 +107,8 @@ def term_of(name: str, reg: DictConfig) -> Term:
     for key in SCHEDULE_OPTIONS:
         reg.pop(key, None)
     groups = options.pop("groups")
+    if isinstance(strength := options.get("strength"), str) and strength != "auto":
+        raise UserError(f"{name}.strength={strength}: expected a finite number of at least 0, or auto")
     return Term(name, instantiate(reg), groups=None if groups is None else instantiate(groups), **options)
 
 

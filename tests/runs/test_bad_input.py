@@ -194,7 +194,7 @@ def test_a_numeric_column_holds_finite_numbers(value, corpus, run):
         (("reg.strength=-1",), ("the strength of L1 is -1, expected a finite number of at least 0",)),
         (("reg.strength=nan",), ("the strength of L1 is nan",)),
         (("reg.strength=inf",), ("the strength of L1 is inf",)),
-        (("reg.strength=strong",), ("the strength of L1 is 'strong'",)),
+        (("reg.strength=strong",), ("reg.strength=strong: expected a finite number of at least 0, or auto",)),
         ((*GROUPED, "reg.strength=-0.1"), ("the strength of GroupLasso is -0.1",)),
         (("reg=none", "reg.strength=1"), ("NoPenalty has strength 1, expected 0",)),
         (("reg=elastic_net", "reg.mix=2"), ("the mix of ElasticNet is 2, expected a number from 0 to 1",)),

@@ -15,7 +15,7 @@ from structsparse.base.errors import UserError
 from structsparse.training.certificate import mean_loss
 from structsparse.training.data import Data
 from structsparse.training.scores import gain
-from structsparse.training.search.choose import BEST, LOSS, smallest, within_one_se
+from structsparse.training.search.choose import BEST, LOSS, RULES, smallest, within_one_se
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
 
@@ -43,6 +43,8 @@ class Rules:
                 raise UserError(f"search: {name} is {getattr(self, name)}, expected a number between 0 and 1")
         if self.ties not in (SIZE, LOSS):
             raise UserError(f"search: ties is {self.ties}, expected {SIZE} or {LOSS}")
+        if self.choose not in RULES:
+            raise UserError(f"choose={self.choose}: expected {', '.join(RULES)}")
         if self.patience < 1:
             raise UserError(f"search: patience is {self.patience}, expected a number of at least 1")
 

@@ -33,4 +33,4 @@ def test_stronger_penalties_leave_fewer_weights(run):
 def test_parsers_and_growing_tables_need_a_number(run):
     refused = run("reg=l1", "reg.strength=auto", "model=growing", "solver=online_mira", "loss=hinge")
     assert refused.status == 2
-    assert "needs a number" in refused.errors
+    assert "give a number" in refused.errors

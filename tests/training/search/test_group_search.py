@@ -111,9 +111,9 @@ def test_group_weights_are_given_by_name():
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("recipe=reweighted", "recipe=reweighted needs a number, such as reg.strength=0.01"),
-        ("solver=adagrad", "solver=adagrad needs a number"),
-        ("loss=hinge", "loss=hinge needs a number"),
+        ("recipe=reweighted", "not for recipe=reweighted; give a number, such as reg.strength=0.01"),
+        ("solver=adagrad", "not for solver=adagrad; give a number"),
+        ("loss=hinge", "not for loss=hinge; give a number"),
         ("search.groups.rules.ratio=1.5", "search: ratio is 1.5, expected a number between 0 and 1"),
         ("choose=two_se", "choose=two_se: expected one_se, best, last"),
     ],
