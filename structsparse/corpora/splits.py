@@ -27,6 +27,7 @@ class SentenceSplits:
     stray: str = "repair"  # treatment of a tag that breaks the scheme: repair or refuse
     truth: tuple[str, ...] = ()  # the feature templates with nonzero weights in the model of a planted corpus
     joined: bool = False  # whether train contains the dev sentences
+    held_out: bool = False  # whether dev was drawn at random from the training sentences
 
     @property
     def parts(self) -> dict[str, Sentences]:

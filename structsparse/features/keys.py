@@ -60,6 +60,11 @@ class Bags:
         kernels.renumber(self.ids, new_row, ids)
         return Bags(ids, offsets)
 
+    def followed_by(self, other: Bags) -> Bags:
+        """Bags of rows by feature keys: these bags, then the bags of further tokens."""
+        offsets = np.concatenate([self.offsets, len(self.ids) + other.offsets[1:]])
+        return Bags(np.concatenate([self.ids, other.ids]), offsets)
+
     def counts(self, rows: int) -> np.ndarray:
         """Bags of rows by feature keys: the number of occurrences of each row (int32 array of shape [rows])."""
         counts = np.zeros(rows, np.int32)

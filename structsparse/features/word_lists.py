@@ -10,16 +10,21 @@ An artifact stores the word lists, so that prediction needs no file."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from structsparse.base.downloads import find_path
 from structsparse.base.errors import UserError
 from structsparse.corpora.byte_streams import read_gunzipped
 from structsparse.corpora.columns import Column, Sentences
+from structsparse.features.clusters.brown import brown_tree
 
+BROWN = "brown"  # value of features.clusters: clusters are made by Brown clustering
 LEXICON = "lexicon"  # the attribute of lexicon entries
 PREFIXES = (4, 6, 10, 20)  # numbers of bits of a cluster that are attributes
 CLUSTERS = tuple(f"cluster{size}" for size in PREFIXES)
@@ -37,8 +42,16 @@ class WordLists:
     clusters: Mapping[str, str] = field(default_factory=dict)  # word -> bits of its cluster
 
     @classmethod
-    def read(cls, lexicons: Sequence[str] = (), clusters: str | None = None, lower: bool = True) -> WordLists:
-        """Word lists from files: lexicons with an entry in each line, and clusters in lines `bits TAB word`."""
+    def read(
+        cls,
+        lexicons: Sequence[str] = (),
+        clusters: str | None = None,
+        lower: bool = True,
+        make: Callable[[], Mapping[str, str]] | None = None,
+    ) -> WordLists:
+        """Word lists from files: lexicons with an entry in each line, and clusters in lines `bits TAB word`.
+
+        With `clusters=brown`, the function `make` makes the clusters, see `brown_clusters`."""
         if isinstance(lexicons, str) or not isinstance(lower, bool):
             raise UserError("features.lexicons expects a list of files, and features.lexicons_lower true or false")
         entries: dict[str, str] = {}
@@ -47,6 +60,8 @@ class WordLists:
                 entry = entry.lower() if lower else entry
                 kinds = {kind, *entries[entry].split("+")} if entry in entries else {kind}
                 entries[entry] = "+".join(sorted(kinds))
+        if clusters == BROWN and make is not None:
+            return cls(entries, lower, make())
         return cls(entries, lower, {} if clusters is None else _read_clusters(str(clusters)))
 
     @property
@@ -126,6 +141,31 @@ class WordLists:
         entries = {item: name for name, items in stored["lexicon"].items() for item in items}
         clusters = {item: name for name, items in stored["clusters"].items() for item in items}
         return cls(entries, stored["lower"], clusters)
+
+
+def brown_clusters(train: Sentences, text: str | None, classes: int, megabytes: int) -> dict[str, str]:
+    """Word lists: the bits of the Brown cluster of each word, from the training sentences or from a text.
+
+    `text` is a file of tokens between spaces, with a sentence in each line. `megabytes` may be cached on disk."""
+    if text is None:
+        if "word" not in train.columns:
+            raise UserError(f"{train.source}: no column word, which clusters need")
+        words = train.columns["word"].without_unused()
+        documents = Tokens(words.values, words.codes, train.offsets)
+    else:
+        lines = [" ".join(fields).split() for _, fields in _lines(text, "text, with a sentence in each line")]
+        words = Column.from_strings(word for line in lines for word in line)
+        documents = Tokens(words.values, words.codes, np.cumsum([0, *map(len, lines)]))
+    tree = brown_tree(documents, classes, megabytes)
+    return {word: tree.bits[leaf] or "0" for word, leaf in zip(tree.words, tree.leaf.tolist(), strict=True)}
+
+
+class Tokens(NamedTuple):
+    """Word lists: coded words of sentences, for Brown clustering."""
+
+    words: Sequence[str]
+    tokens: np.ndarray  # code of each token
+    offsets: np.ndarray  # index of the first token of each sentence, then the number of tokens
 
 
 def are_word_lists(value: object) -> bool:

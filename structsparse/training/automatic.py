@@ -59,8 +59,7 @@ class Automatic:
 
     def run(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Outcome:
         """Automatic strength: search, and write the report of the search."""
-        self.metric, self.folder, self.console = data.metric, folder, console
-        setting = Setting(self._stage, self.rules, task, data, folder / "checkpoints", resume, console)
+        setting = self.setting(task, data, folder, resume, console)
         if "refits" in self.search:
             outcome = GroupSearch(setting, OmegaConf.to_container(self.search.refits)).run()
         elif "squares" in self.cfg.reg or "mix" in _open(self.cfg):
@@ -73,6 +72,11 @@ class Automatic:
             if outcome.refits:
                 write_rows(folder / "report" / "refits", outcome.refits, outcome.chosen_refit)
         return outcome
+
+    def setting(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Setting:
+        """Automatic strength: what the search works with."""
+        self.metric, self.folder, self.console = data.metric, folder, console
+        return Setting(self._stage, self.rules, task, data, folder / "checkpoints", resume, console)
 
     def _parts(self) -> tuple[float | None, float | None, dict[str, object]]:
         """Automatic strength: the strengths of squares and of the sparse part, and options that all fits have.

@@ -39,6 +39,17 @@ class TokenArrays:
         """Batches of sentences: the token count of each sentence (int64 array [sentences])."""
         return np.diff(self.offsets)
 
+    def followed_by(self, other: TokenArrays) -> TokenArrays:
+        """Batches of sentences: the tokens of these sentences, then those of further sentences."""
+        return TokenArrays(
+            self.bags.followed_by(other.bags),
+            np.concatenate([self.gold, other.gold]),
+            np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
+            np.concatenate([self.dense, other.dense]),
+            np.concatenate([self.codes, other.codes]),
+            None if self.edges is None else self.edges.followed_by(other.edges),
+        )
+
     def batch(self, sentences: np.ndarray, items: int) -> TokenBatch:
         """Make the batch of the training sentences with the given indices.
 

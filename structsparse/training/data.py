@@ -36,6 +36,11 @@ class Data(Protocol):
         An online solver updates the weights after each sentence. Only tasks whose `check_solver` accepts online
         solvers have this method."""
 
+    def with_dev(self) -> Data | None:
+        """Training data of any task: the same data, with the items of dev added to train, for a last fit.
+
+        The result is None unless dev was drawn at random from the training items."""
+
     def keep(self, rows: np.ndarray) -> Data:
         """Training data of any task: the same data with only the feature rows that the mask `rows` selects.
 
@@ -61,3 +66,7 @@ class CorpusParts:
     def items(self) -> int:
         """Training data of any task: the number of items of the train part."""
         return len(self.arrays["train"])
+
+    def with_dev(self) -> Data | None:
+        """Training data of any task: by default, dev is never added to train."""
+        return None

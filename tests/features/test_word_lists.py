@@ -7,7 +7,7 @@ from structsparse import load
 from structsparse.base.errors import UserError
 from structsparse.corpora.columns import Column, Sentences
 from structsparse.corpora.planted.tagging import planted_tagging
-from structsparse.features.word_lists import WordLists, are_word_lists
+from structsparse.features.word_lists import WordLists, are_word_lists, brown_clusters
 from tests.support.runs import run_here
 
 
@@ -63,6 +63,18 @@ def test_clusters_are_prefixes_of_bits(tmp_path):
     assert text.columns["cluster4"].strings() == ["1", "0110", "0110", ""]
     assert text.columns["cluster6"].strings() == ["1", "011010", "011010", ""]
     assert text.columns["cluster20"].strings() == ["1", "0110101", "01101000011110000111", ""]
+
+
+def test_brown_clusters_of_sentences_and_of_a_text_are_the_same(tmp_path):
+    lines = ["the cat runs", "the dog runs", "a cat eats", "a dog eats", "the cat eats", "a dog runs"]
+    train, path = sentences(*lines), written(tmp_path / "text", "\n".join(lines) + "\n")
+    bits = brown_clusters(train, None, 6, 0)
+    assert bits == brown_clusters(sentences("x"), path, 6, 0)
+    assert {*bits} == {*"the a cat dog runs eats".split()}
+    assert len({*bits.values()}) == 6  # each word is a class of its own
+    assert bits["cat"][:-1] == bits["dog"][:-1]  # as they have the same neighbours
+    lists = WordLists.read(clusters="brown", make=lambda: bits)
+    assert lists.added(train).columns["cluster20"].strings()[:2] == [bits["the"], bits["cat"]]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,10 @@ def files(
         parts["train"], parts["dev"] = hold_out(all_train, held_out, seed)
     if join_dev:
         parts["train"] = all_train if dev is None else joined(all_train, parts["dev"])
-    return SentenceSplits(name, parts["train"], parts["dev"], parts["test"], scheme, stray, joined=join_dev)
+    drawn = dev is None and not join_dev
+    return SentenceSplits(
+        name, parts["train"], parts["dev"], parts["test"], scheme, stray, joined=join_dev, held_out=drawn
+    )
 
 
 def joined(first: Sentences, second: Sentences) -> Sentences:

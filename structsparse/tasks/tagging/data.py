@@ -91,6 +91,15 @@ class TaggingData(CorpusParts):
         arrays = {part: replace(a, edges=edges.bags[part]) for part, a in self.arrays.items()}
         return replace(self, edges=edges, arrays=arrays, reduced=True)
 
+    def with_dev(self) -> TaggingData | None:
+        """The data of a tagger with the dev sentences added to train, with the same features and labels.
+
+        The result is None unless dev was drawn from train, or if dev has a label that train lacks."""
+        train, dev = self.arrays["train"], self.arrays["dev"]
+        if not self.splits.held_out or np.any(dev.gold >= len(self.labels)):
+            return None
+        return replace(self, arrays={**self.arrays, "train": train.followed_by(dev)})
+
     def shortened(self, guard: int, alive: np.ndarray, edges: np.ndarray | None) -> TaggingData:
         """The data of a tagger with shorter keys; keeps keys only for features in `alive` and edge features in `edges`.
 

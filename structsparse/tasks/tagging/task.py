@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.errors import UserError
 from structsparse.corpora.splits import SentenceSplits
 from structsparse.features.layout import TemplateLayout
-from structsparse.features.word_lists import WordLists
+from structsparse.features.word_lists import WordLists, brown_clusters
 from structsparse.losses.structured import StructuredLoss
 from structsparse.report.tables import Table
 from structsparse.solvers.base import solver_of
@@ -107,7 +108,8 @@ class TaggingTask(Task):
         """Tagging task: prepare the data of a tagger from a corpus of tagged sentences and the feature options."""
         if not isinstance(corpus, SentenceSplits) or "templates" not in features:
             raise UserError("a tagger needs labelled tokens and templates; these data or features are for other tasks")
-        lists = WordLists.read(features["lexicons"], features["clusters"], features["lexicons_lower"])
+        made = partial(brown_clusters, corpus.train, features["cluster_text"], features["cluster_classes"], cache)
+        lists = WordLists.read(features["lexicons"], features["clusters"], features["lexicons_lower"], made)
         lines, notes = suited(features, corpus.train, self.tag, lists.templates)
         corpus = replace(corpus, **{part: lists.added(sentences) for part, sentences in corpus.parts.items()})
         data = prepare(

@@ -100,6 +100,17 @@ class Setting:
         """Print a line of progress of a search."""
         self.console.print(line, highlight=False, soft_wrap=True)
 
+    def with_dev(self, before: StageResult, dev: object) -> tuple[StageResult, dict[str, object]]:
+        """The stage before the last fit of a search, with dev among its training data if dev was drawn from train.
+
+        Also returns further figures for metrics.json: the score `dev` of the model that was chosen on dev stands for
+        that of the last fit, which has seen dev."""
+        data = before.data.with_dev()
+        if data is None:
+            return before, {}
+        self.print("dev was drawn from train, and has chosen: the last fit is on both")
+        return replace(before, data=data), {f"dev_{self.data.metric}": dev, "trained_on_dev": True}
+
     def row(self, share: float, groups: int | None, result: StageResult) -> Row:
         """The table line of a candidate of a search."""
         metric, dev = self.data.metric, result.data
@@ -125,9 +136,10 @@ class Setting:
 
     def clearly_worse(self, candidates: Sequence[Candidate], patience: int) -> bool:
         """Whether each of the last `patience` candidates is worse than the best by more than a standard error."""
-        counts = [candidate.counts for candidate in candidates]
-        within = within_one_se(counts, gain(self.data.metric, 1.0) < 0)
-        return len(counts) > patience and not any(within[-patience:])
+        if len(candidates) <= patience:
+            return False
+        within = within_one_se([candidate.counts for candidate in candidates], gain(self.data.metric, 1.0) < 0)
+        return not any(within[-patience:])
 
     def stale(self, candidates: Sequence[Candidate]) -> bool:
         """Whether the score on dev has not improved over the last `patience` candidates of the path."""

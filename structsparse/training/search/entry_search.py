@@ -27,8 +27,11 @@ class EntrySearch:
         points = [(share, share * largest) for share in setting.rules.falling()]
         results, fitted = self._follow(points, "path")
         k = setting.chosen(fitted)
-        last = self._last(self._stage("last", fitted[k].strength), results[k])
-        return self._outcome(last, fitted, fitted[k])
+        before, figures = setting.with_dev(results[k], fitted[k].row[setting.data.metric])
+        last = self._last(self._stage("last", fitted[k].strength), before)
+        last = replace(last, data=results[k].data)
+        outcome = self._outcome(last, fitted, fitted[k])
+        return replace(outcome, figures=outcome.figures | figures)
 
     def _follow(self, points: Iterable[tuple[float, float]], name: str) -> tuple[list[StageResult], list[Candidate]]:
         """Entry search: fit strengths in order, each from the weights of the one before, until dev stops gaining.

@@ -31,6 +31,7 @@ from structsparse.training.terms import critical_strength
 
 MOST_GROUPS = 10_000  # largest number of groups that the pilot weighs one by one
 FEWEST = 2  # smallest number of living groups for which a set is refitted
+FAILURES = 2  # the path ends after this many sets in a row that are worse than the best by more than a standard error
 
 GroupWeights = Mapping[str, Mapping[str, float]]  # the weight of each group, by parameter and name of the group
 
@@ -69,13 +70,16 @@ class GroupSearch:
                 break
         best = self.sets[self.setting.chosen(self.sets)]
         refits, kept, last = self._last_refit(best)
+        last, of_dev = self._on_all(last, kept)
         selected = self._selected(best, self.seconds - last.figures.record.seconds)
         figures = {"search_fits": self.fits, "search_cost": self.seconds / cost, "chosen_share": best.row["share"]}
         self.setting.print(
             f"chosen: {kept['groups']:,} groups, {kept['weights']:,} weights; "
             f"the search took {self.seconds / cost:.1f} times as long as a fit of all groups"
         )
-        return Outcome([selected, last], [c.row for c in self.sets], best.row, refits, kept, figures, self.norms)
+        return Outcome(
+            [selected, last], [c.row for c in self.sets], best.row, refits, kept, figures | of_dev, self.norms
+        )
 
     # --- the path
 
@@ -139,7 +143,8 @@ class GroupSearch:
     def _ended(self) -> bool:
         """Group search: whether nearly all groups live, or dev has not gained for some sets."""
         alive = self.walker.full.group_count().groups_alive
-        return alive >= self.setting.rules.most * self.sets[0].row["groups"] or self.setting.stale(self.sets[1:])
+        stale = self.setting.stale(self.sets[1:]) or self.setting.clearly_worse(self.sets[1:], FAILURES)
+        return stale or alive >= self.setting.rules.most * self.sets[0].row["groups"]
 
     # --- the choice
 
@@ -159,6 +164,20 @@ class GroupSearch:
         stage = replace(setting.stage_of("refit", self.refits[k]), survivors=False)
         last = fit.run(stage, setting.task, setting.data, results[k], setting.folder / f"last/{k}", True)
         return [candidate.row for candidate in fitted], fitted[k].row, last
+
+    def _on_all(self, last: StageResult, kept: Row) -> tuple[StageResult, dict[str, object]]:
+        """Group search: repeat the chosen last refit with dev among the training data, if dev was drawn from train.
+
+        Also returns the figures for metrics.json that say so."""
+        setting = self.setting
+        before, figures = setting.with_dev(last, kept[setting.data.metric])
+        if not figures:
+            return last, {}
+        reg = {key: kept[key] for key in self.refits[0]}
+        stage = replace(setting.stage_of("refit", reg), survivors=False)
+        where = setting.folder / "last/all"
+        on_all = self._counted(fit.run(stage, setting.task, setting.data, before, where, setting.resume))
+        return replace(on_all, data=last.data), figures
 
     def _selected(self, best: Candidate, seconds: float) -> StageResult:
         """Group search: the result of the selecting stage at the chosen strength, with a certificate on all data."""

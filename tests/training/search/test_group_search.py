@@ -108,6 +108,54 @@ def test_group_weights_are_given_by_name():
     assert torch.equal(other.weight, torch.ones(2, dtype=torch.float64))
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Options of a planted corpus in files, without a file for dev."""
+    from structsparse.corpora.planted.tagging import planted_tagging
+
+    splits, folder = planted_tagging(seed=0, train=160, dev=20, test=40), tmp_path_factory.mktemp("files")
+    for name, part in (("train", splits.train), ("test", splits.test)):
+        words, tags = part.columns["word"].strings(), part.columns["tag"].strings()
+        lines = [f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True)]
+        bounds = part.offsets.tolist()
+        sentences = ["".join(lines[begin:end]) for begin, end in zip(bounds[:-1], bounds[1:], strict=True)]
+        (folder / name).write_text("\n".join(sentences))
+    corpus = ("data=files", f"data.train={folder / 'train'}", f"data.test={folder / 'test'}", "data.held_out=0.25")
+    return *corpus, "data.columns=[word,tag]", "features.templates=['word[0]','suffix3[0]','shape[1]','digit[0]']"
+
+
+@pytest.mark.parametrize("options", [AUTO, ("reg=l1", "reg.strength=auto", "solver=quasi_newton", "batch=null")])
+def test_a_dev_part_drawn_from_train_joins_the_last_fit(options, files, run):
+    found = run(*options, *files[1:], data=files[:1])
+    assert found.status in (0, None), found.errors
+    assert found.metrics["trained_on_dev"] is True
+    rows = table(found, "refits" if options is AUTO else "path")
+    (chosen,) = [row for row in rows if row["best"] == "yes"]
+    assert found.metrics["dev_f1"] == pytest.approx(chosen["f1"])  # of the model that dev has chosen
+
+
+def test_data_with_dev_have_the_sentences_of_both(files):
+    from structsparse.corpora.known import tagging
+    from structsparse.tasks.tagging.data import prepare
+
+    paths = dict(option.removeprefix("data.").split("=") for option in files[1:3])
+    splits = tagging.files(paths["train"], None, paths["test"], ["word", "tag"], "auto", "repair", "never", 0.25, 0)
+    data = prepare(splits, ["word[0]", "shape[1]"])
+    both = data.with_dev()
+    assert both.items == data.items + len(splits.dev) == 160
+    assert both.index is data.index
+    for k in range(160):
+        one = both.batches("train", None).arrays.batch(np.array([k]), 1)
+        part, at = ("train", k) if k < data.items else ("dev", k - data.items)
+        other = data.arrays[part].batch(np.array([at]), 1)
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.offsets, other.offsets)
+        assert torch.equal(one.gold, other.gold)
+    joined = prepare(tagging.files(paths["train"], paths["test"], paths["test"], ["word", "tag"], "auto", "repair",
+                                   "never", 0.25, 0), ["word[0]"])  # fmt: skip
+    assert joined.with_dev() is None
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
