@@ -21,6 +21,7 @@ from structsparse.artifacts.quantization import ArtifactOptions
 from structsparse.base.files import write_text
 from structsparse.report.tables import Table, cell, console_table, tsv
 from structsparse.training.data import Data
+from structsparse.training.options import other_presets
 from structsparse.training.run_folder import first_process
 from structsparse.training.stage import FitRecord, StageResult, selecting_stage
 from structsparse.training.task import Task
@@ -81,6 +82,8 @@ def finish(
         log_hyperparameters(labels, figures, folder)
         write_metrics(folder / "metrics.json", figures)
         print_summary(console, figures, table, folder)
+        for line in other_presets(labels.choices["task"], labels.choices.get("preset", "")):
+            console.print(line, highlight=False, soft_wrap=True)
     return figures
 
 

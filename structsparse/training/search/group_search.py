@@ -174,7 +174,7 @@ class GroupSearch:
         if not figures:
             return last, {}
         reg = {key: kept[key] for key in self.refits[0]}
-        stage = replace(setting.stage_of("refit", reg), survivors=False)
+        stage = replace(setting.stage_of("all", reg), survivors=False)
         where = setting.folder / "last/all"
         on_all = self._counted(fit.run(stage, setting.task, setting.data, before, where, setting.resume))
         return replace(on_all, data=last.data), figures
