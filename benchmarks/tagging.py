@@ -70,8 +70,10 @@ def prepared(cfg, quick):
     splits = instantiate(cfg.data)
     if quick:
         splits = replace(splits, train=splits.train.select(slice(0, QUICK)))
-    task, features = cfg.task, cfg.features
-    data = tagging.prepare(splits, features.templates, tag=task.tag, scheme=task.scheme, min_count=features.min_count)
+    task, features = instantiate(cfg.task), cfg.features
+    data = tagging.prepare(
+        splits, features.templates, tag=task.tag, scheme=task.first_scheme, min_count=features.min_count
+    )
     return data, now() - begin
 
 

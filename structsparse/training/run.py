@@ -44,7 +44,7 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     for line in data.describe():
         console.print(line, highlight=False, soft_wrap=True)
     resume = resume_into(folder, cfg.ckpt_path, OmegaConf.to_container(cfg, resolve=True))
-    results, chosen = _Run(cfg, search, task, data, folder, resume, console).results()
+    results, chosen, data = _Run(cfg, search, task, data, folder, resume, console).results()
     rate = {"lr": cfg.solver.lr} if "lr" in cfg.solver else {}
     numbers = {"strength": cfg.reg.strength, **rate, "batch": cfg.batch}
     labels = RunLabels(choices, cfg.seed, numbers)
@@ -68,14 +68,16 @@ class _Run:
         """Training run: the folder with the checkpoints of all stages."""
         return self.folder / "checkpoints"
 
-    def results(self) -> tuple[list[StageResult], dict[str, object]]:
-        """Training run: the results of all stages, and the figures of the grid search if there was one."""
+    def results(self) -> tuple[list[StageResult], dict[str, object], Data]:
+        """Training run: the results of all stages, the figures of a search if there was one, and the data.
+
+        A search chooses among variants of the data if the task has any."""
         if self.cfg.grid is not None:
-            return self.search_grid()
+            return *self.search_grid(), self.data
         if self.search is not None:
             outcome = self.search.run(self.task, self.data, self.folder, self.resume, self.console)
-            return outcome.results, outcome.figures
-        return (self.fit_stages() if self.cfg.path is None else self.follow_path()), {}
+            return outcome.results, outcome.figures, outcome.data or self.data
+        return (self.fit_stages() if self.cfg.path is None else self.follow_path()), {}, self.data
 
     def stages(self, cfg: DictConfig) -> list[Stage]:
         """Training run: the stages of the recipe under the configuration `cfg`."""

@@ -82,6 +82,12 @@ class Task(ABC):
     def alive(self, result: StageResult) -> bool:
         """Task interface: whether enough weights are nonzero for the model to be refitted or exported."""
 
+    def variants(self, data: Data) -> Mapping[str, Data]:
+        """Task interface: by name, the variants of the data among which dev can choose, the default first.
+
+        All variants have the same dev items, in the same order. Most tasks have no variants."""
+        return {}
+
     def screen(self, result: StageResult) -> Screen | None:
         """Task interface: the group of each row of the weight table.
 

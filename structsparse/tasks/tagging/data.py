@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -84,6 +84,23 @@ class TaggingData(CorpusParts):
         arrays = {part: replace(a, bags=a.bags.renumber(new_row)) for part, a in self.arrays.items()}
         sizes = self.sizes._replace(rows=len(index), pairs=_pairs(arrays["train"], index, self.labels))
         return replace(self, index=index, arrays=arrays, sizes=sizes, reduced=True)
+
+    def in_scheme(self, scheme: str) -> TaggingData:
+        """The data of a tagger with its span tags in another scheme (such as iobes), and the same features."""
+        if scheme == self.scheme:
+            return self
+        parts = {}
+        for part, sentences in self.splits.parts.items():
+            column, _ = convert(sentences, self.tag, source=self.scheme, target=scheme)
+            parts[part] = sentences.with_column(self.tag, column)
+        labels, names = _label_names(parts, self.tag)
+        arrays = {part: replace(a, gold=_gold(parts[part], self.tag, names)) for part, a in self.arrays.items()}
+        sizes = self.sizes._replace(labels=len(labels), pairs=_pairs(arrays["train"], self.index, labels))
+        edges = None if self.edges is None else self.edges.relabelled(arrays["train"].gold)
+        splits = replace(self.splits, **parts)
+        return replace(
+            self, splits=splits, arrays=arrays, labels=labels, names=names, sizes=sizes, scheme=scheme, edges=edges
+        )
 
     def _keep_edges(self, alive: np.ndarray) -> TaggingData:
         """The data of a tagger with only the edge features marked in the bool array `alive`."""
@@ -167,9 +184,8 @@ def prepare(
     - edges: templates of edge features
     - cache: megabytes of prepared features that may be kept on disk for later runs"""
     parts, notes = _converted(splits, tag, scheme)
-    labels = tuple(sorted(_occurring(parts["train"], tag)))
-    unseen = sorted({label for part in parts.values() for label in _occurring(part, tag)} - {*labels})
-    names = (*labels, *unseen)
+    labels, names = _label_names(parts, tag)
+    unseen = names[len(labels) :]
     notes += [f"{name}: label not seen in training, every one of its tags counts as wrong" for name in unseen]
     candidates = TokenCandidates(parts["train"], tag, _without_tag(templates, tag, notes))
     chosen, messages = choose(candidates)
@@ -184,7 +200,7 @@ def prepare(
             notes.append(f"{part}: {unknown:,} feature occurrences not seen in training were dropped")
         arrays[part] = TokenArrays(
             bags[part],
-            attributes.codes(sentences, {tag: {name: k for k, name in enumerate(names)}})[:, 0],
+            _gold(sentences, tag, names),
             sentences.offsets,
             attributes.numbers(sentences, dense),
             attributes.codes(sentences, vocabularies),
@@ -245,6 +261,18 @@ def _converted(splits: SentenceSplits, tag: str, scheme: str | None) -> tuple[di
                 notes.append(f"{part}: {stray:,} tags outside the {written} scheme were repaired")
         parts[part] = sentences
     return parts, notes
+
+
+def _label_names(parts: Mapping[str, Sentences], tag: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The labels in a tagger's training data; the same labels, then those that occur only in dev or test."""
+    labels = tuple(sorted(_occurring(parts["train"], tag)))
+    unseen = sorted({label for part in parts.values() for label in _occurring(part, tag)} - {*labels})
+    return labels, (*labels, *unseen)
+
+
+def _gold(sentences: Sentences, tag: str, names: Sequence[str]) -> np.ndarray:
+    """The gold labels of the tokens in a tagger's data, as indices in `names` (int64 array)."""
+    return attributes.codes(sentences, {tag: {name: k for k, name in enumerate(names)}})[:, 0]
 
 
 def _occurring(sentences: Sentences, name: str) -> set[str]:

@@ -62,6 +62,11 @@ class EdgeFeatures:
         }
         return cls(index, label_pairs, bags, numbers(label_pairs, gold, train.offsets), train.offsets)
 
+    def relabelled(self, gold: np.ndarray) -> EdgeFeatures:
+        """The same edge features with other gold labels of the training tokens, int64 [training tokens]."""
+        label_pairs = observed(gold, self.offsets)
+        return replace(self, label_pairs=label_pairs, gold=numbers(label_pairs, gold, self.offsets))
+
     @cached_property
     def pairs(self) -> Pairs:
         """Edge features: the pairs (feature, edge) that occur together in training; an edge is a label pair."""

@@ -61,6 +61,8 @@ def sparsity(data: TaggingData, first: StageResult, last: StageResult) -> dict[s
         "nonzero": int((weights != 0).sum()),
         "rows_alive": int((weights != 0).any(dim=1).sum()),
     }
+    if data.scheme is not None:
+        counts["scheme"] = data.scheme
     counts |= _edge_counts(data, last)
     alive = template_groups(last.data, weights.shape).alive(weights)
     counts |= (first.group_count() or GroupCount(len(alive), int(alive.sum())))._asdict()

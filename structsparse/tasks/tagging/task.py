@@ -37,6 +37,9 @@ from structsparse.weights.batch import TokenBatch
 from structsparse.weights.notes import notes_of
 from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 
+AUTO = "auto"  # the value of task.scheme with which dev chooses
+SCHEMES_OF_DEV = "iob2", "iobes"  # the schemes among which dev can choose; the first is the default
+
 
 class Tagging(TaskModule):
     """The Lightning module of the tagging task: trains a tagger and scores its predictions."""
@@ -97,7 +100,7 @@ class TaggingTask(Task):
     """The tagging task (sequence labelling): predict a label for every token of a sentence."""
 
     tag: str = "tag"  # the name of the column to predict
-    scheme: str | None = None  # how tags encode spans in training; None: tags are not spans
+    scheme: str | None = None  # how tags encode spans in training, or auto (see `variants`); None: tags are not spans
     name: str = "tagging"
     layout = TemplateLayout
     models = (SparseScorer, PairScorer, GrowingScorer, DenseScorer, RecurrentScorer, SumScorer)
@@ -113,10 +116,19 @@ class TaggingTask(Task):
         lines, notes = suited(features, corpus.train, self.tag, lists.templates)
         corpus = replace(corpus, **{part: lists.added(sentences) for part, sentences in corpus.parts.items()})
         data = prepare(
-            corpus, lines, tag=self.tag, scheme=self.scheme, min_count=features["min_count"],
+            corpus, lines, tag=self.tag, scheme=self.first_scheme, min_count=features["min_count"],
             dense=features["dense"], codes=features["codes"], choose=filter, edges=features["edges"], cache=cache,
         )  # fmt: skip
         return replace(data, notes=(*notes, *data.notes), lists=lists)
+
+    @property
+    def first_scheme(self) -> str | None:
+        """Tagging task: how tags encode spans in the prepared data; None: tags are not spans."""
+        return SCHEMES_OF_DEV[0] if self.scheme == AUTO else self.scheme
+
+    def variants(self, data: TaggingData) -> dict[str, TaggingData]:
+        """Tagging task: under `task.scheme=auto`, the data in each scheme of span tags among which dev can choose."""
+        return {scheme: data.in_scheme(scheme) for scheme in SCHEMES_OF_DEV} if self.scheme == AUTO else {}
 
     def build(self, stage: Stage, data: TaggingData) -> tuple[Tagging, TermPenalties]:
         """Tagging task: build, for a training stage, the Lightning module of a tagger and its penalties."""

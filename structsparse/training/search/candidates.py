@@ -82,6 +82,7 @@ class Outcome:
         default_factory=dict
     )  # by parameter: group names,
     # and the norms of the groups at each strength of the path
+    data: Data | None = None  # the variant of the data that dev has chosen; None: the data of the search
 
 
 @dataclass(frozen=True)

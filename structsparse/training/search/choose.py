@@ -60,6 +60,14 @@ def within_one_se(counts: Sequence[np.ndarray], lower: bool = False) -> list[boo
     return (scores >= scores[best] - paired_errors(counts, best)).tolist()
 
 
+def paired_gain(counts: np.ndarray, default: np.ndarray, lower: bool = False) -> tuple[float, float]:
+    """Choice among models: how much better a model scores than a default one, and the paired standard error of that.
+
+    `counts` and `default` have the counts of the dev items, int64 [items, 3]. `lower`: lower scores are better."""
+    error = paired_errors([counts, default], 1)[0]
+    return (score(counts) - score(default)) * (-1 if lower else 1), float(error)
+
+
 def score(counts: np.ndarray) -> float:
     """Choice among models: the score 2 right / (gold + predicted) from counts of items, which is F1 or a mean."""
     right, gold, predicted = counts.sum(axis=0).tolist()

@@ -2,7 +2,8 @@
 refitted, and dev chooses.
 
 1. A pilot model of all groups, under a weak penalty of entries, weighs the groups: a group with large weights in the
-   pilot is penalised less (adaptive group lasso).
+   pilot is penalised less (adaptive group lasso). If the task has variants of the data, each gets a pilot, and dev
+   chooses the variant.
 2. From the critical strength down, a few steps of the configured penalty show which groups live.
 3. Each new set of living groups is refitted from the weights of the pilot, and scored on dev.
 4. The rule `choose` takes one of these sets, and then one of the strengths of the last refit."""
@@ -23,13 +24,16 @@ from structsparse.penalties import Reweighting
 from structsparse.report.living_groups import MOST_GROUPS as MOST_SHOWN
 from structsparse.solvers.base import Proof
 from structsparse.training import certificate, fit
+from structsparse.training.scores import gain
 from structsparse.training.search.candidates import Candidate, Outcome, Row, Setting, dev_counts, quick
+from structsparse.training.search.choose import paired_gain
 from structsparse.training.search.path import Walker
 from structsparse.training.search.strengths import residual_at_zero
 from structsparse.training.stage import FitRecord, Stage, StageFigures, StageResult
 from structsparse.training.terms import critical_strength
 
 MOST_GROUPS = 10_000  # largest number of groups that the pilot weighs one by one
+CLEAR = 2  # a variant of the data is taken if dev prefers it to the default by more than this many standard errors
 FEWEST = 2  # smallest number of living groups for which a set is refitted
 FAILURES = 2  # the path ends after this many sets in a row that are worse than the best by more than a standard error
 
@@ -60,8 +64,8 @@ class GroupSearch:
 
     def run(self) -> Outcome:
         """Group search: fit the pilot, follow the path, choose a set of groups and the strength of its last refit."""
-        self.pilot = self._counted(self._fit(self.setting.stage_of("pilot", {}), None, "pilot"))
-        cost = self.seconds
+        self.pilot, figures = self._pilots()
+        cost = self.pilot.figures.record.seconds
         self.walker, self.weights = self._start()
         self._add_pilot()
         for k, share in enumerate(self.setting.rules.falling()):
@@ -72,14 +76,38 @@ class GroupSearch:
         refits, kept, last = self._last_refit(best)
         last, of_dev = self._on_all(last, kept)
         selected = self._selected(best, self.seconds - last.figures.record.seconds)
-        figures = {"search_fits": self.fits, "search_cost": self.seconds / cost, "chosen_share": best.row["share"]}
+        figures |= {"search_fits": self.fits, "search_cost": self.seconds / cost, "chosen_share": best.row["share"]}
         self.setting.print(
             f"chosen: {kept['groups']:,} groups, {kept['weights']:,} weights; "
             f"the search took {self.seconds / cost:.1f} times as long as a fit of all groups"
         )
-        return Outcome(
-            [selected, last], [c.row for c in self.sets], best.row, refits, kept, figures | of_dev, self.norms
-        )
+        rows, data = [c.row for c in self.sets], self.setting.data
+        return Outcome([selected, last], rows, best.row, refits, kept, figures | of_dev, self.norms, data)
+
+    # --- the pilot
+
+    def _pilots(self) -> tuple[StageResult, dict[str, float]]:
+        """Group search: fit a pilot on each variant of the data; dev takes a variant, with its pilot and figures.
+
+        A variant is taken in place of the default one only if its score on dev is clearly better."""
+        setting, pilots, figures = self.setting, {}, {}
+        variants = setting.task.variants(setting.data) or {"": setting.data}
+        for name, data in variants.items():
+            self.setting = replace(setting, data=data)
+            pilots[name] = self._counted(self._fit(setting.stage_of("pilot", {}), None, f"pilot/{name}"))
+        default, *others = pilots
+        chosen, most = default, 0.0
+        for name in others:
+            counts, lower = [dev_counts(pilots[key]) for key in (name, default)], gain(setting.data.metric, 1.0) < 0
+            figures["variant_gain"], figures["variant_gain_error"] = better, error = paired_gain(*counts, lower)
+            if better > max(CLEAR * error, most):
+                chosen, most = name, better
+            setting.print(
+                f"pilot  dev {setting.data.metric} under {name} {better:+.4f} against {default}, "
+                f"standard error {error:.4f}: {chosen} is taken"
+            )
+        self.setting = replace(setting, data=variants[chosen])
+        return pilots[chosen], figures
 
     # --- the path
 

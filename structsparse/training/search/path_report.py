@@ -59,8 +59,8 @@ def picture(rows: Sequence[Row], chosen: Row, metric: str) -> Figure:
     axes.set_xticks([row["share"] for row in path], [f"{row['share']:.3g}" for row in path], rotation=45, fontsize=7)
     axes.set_xticks([], minor=True)
     axes.invert_xaxis()
-    by_groups = path[0]["groups"] is not None
-    counted = "groups" if by_groups else "selected weights" if "selected weights" in path[0] else "weights"
+    by_groups = rows[0]["groups"] is not None
+    counted = "groups" if by_groups else "selected weights" if "selected weights" in rows[0] else "weights"
     right = axes.twinx()
     right.step([row["share"] for row in path], [row[counted] for row in path], where="mid", color="0.6")
     right.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.training.search.choose import paired_errors, score, smallest
+from structsparse.training.search.choose import paired_errors, paired_gain, score, smallest
 
 
 def counts(generator, items, rate):
@@ -66,3 +66,15 @@ def test_models_of_equal_score_are_chosen_by_size():
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UserError, match="choose=two_se: expected one_se, best, last"):
         smallest([np.ones((2, 3))], [1], "two_se")
+
+
+def test_a_gain_and_its_error_are_those_of_the_items():
+    """With one gold and one predicted span in each item, F1 is the mean of the right ones."""
+    right = np.random.default_rng(4).integers(0, 2, (2, 2000))
+    better, default = (np.stack([r, np.ones(2000, int), np.ones(2000, int)], axis=1) for r in right)
+    gained, error = paired_gain(better, default)
+    differences = right[0] - right[1]
+    assert gained == pytest.approx(differences.mean())
+    assert error == pytest.approx(differences.std() / np.sqrt(2000), rel=0.1)
+    assert paired_gain(better, default, lower=True) == (-gained, error)
+    assert paired_gain(default, default) == (0, 0)
