@@ -57,6 +57,11 @@ class Automatic:
         choose = self.search.get("choose", {}).get(self.cfg.choose, self.cfg.choose)
         self.rules = Rules(**self.search.rules, choose=choose)
 
+    @property
+    def fits(self) -> int:
+        """Automatic strength: about how many fits of all features take as long as the search."""
+        return self.search.get("fits", 1)
+
     def run(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Outcome:
         """Automatic strength: search, and write the report of the search."""
         setting = self.setting(task, data, folder, resume, console)

@@ -46,6 +46,11 @@ class Template:
         return self.name
 
 
+def is_name(name: str) -> bool:
+    """Whether a token template can spell the name of an attribute, such as a column."""
+    return re.fullmatch(_NAME, name) is not None
+
+
 def parse(line: str) -> list[Template]:
     """Parse one token template line; a line with `-grams of` gives several templates, other lines one."""
     grams = _GRAMS.fullmatch(line.strip())

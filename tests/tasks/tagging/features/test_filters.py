@@ -20,7 +20,8 @@ from tests.support.runs import ROOT
 
 
 def templates_of(name: str):
-    return expand(OmegaConf.load(ROOT / "conf" / "features" / f"{name}.yaml").templates)
+    base, chosen = (OmegaConf.load(ROOT / "conf" / "features" / f"{file}.yaml") for file in ("_templates", name))
+    return expand(OmegaConf.merge(base, chosen).templates)
 
 
 def kinds(templates) -> Counter:

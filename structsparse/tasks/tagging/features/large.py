@@ -1,0 +1,39 @@
+"""The large list of templates of a tagger (`features.large`), and whether there is time to train with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from structsparse.base.errors import UserError
+
+AUTO = "auto"  # the value of features.large with which the estimated time of training decides
+SECONDS = 90  # the longest training for which features.large=auto takes the large list
+# CPU seconds of a fit for each token and template, on one core: seconds_fit of the command
+#     python train.py task=ner data=conll2002_esp preset=fast features=martins_entities
+# over 264,715 tokens and 452 templates
+SECONDS_PER_TOKEN = 0.6e-6
+
+
+def wants_large(features: Mapping, own: bool) -> bool:
+    """Whether a tagger shall have the large list of templates (option features.large) if there is time for it.
+
+    `features` holds the options. `own`: whether the user has written the list of templates."""
+    wanted = features.get("large", False)
+    if wanted not in (True, False, AUTO):
+        raise UserError(f"features.large is {wanted!r}, expected true, false or {AUTO}")
+    if wanted and own:
+        raise UserError(f"features.large={str(wanted).lower()} replaces features.templates: give one of the two")
+    return wanted is not False
+
+
+def fits(features: Mapping, templates: int, tokens: int) -> tuple[bool, list[str]]:
+    """Whether a tagger has time to train with the large list of templates, and a note for the user.
+
+    `features` holds the options, and as `fits` about how many fits of all templates the training takes. `templates`
+    and `tokens` are the numbers of templates in the large list and of tokens in train."""
+    if features["large"] is True:
+        return True, []
+    seconds = tokens * templates * SECONDS_PER_TOKEN * features.get("fits", 1)
+    fitting = seconds <= SECONDS
+    reason = f"at most {SECONDS}: they are taken" if fitting else f"more than {SECONDS}: the standard list is taken"
+    return fitting, [f"features.large: {templates} templates would train for about {seconds:,.0f} seconds, {reason}"]
