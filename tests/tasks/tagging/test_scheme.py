@@ -43,7 +43,7 @@ def test_data_in_another_scheme_are_those_prepared_in_that_scheme(edges):
 def test_variants_are_there_for_auto_only():
     corpus = planted(seed=3, train=40, dev=10, test=10)
     features = {"lexicons": [], "clusters": None, "lexicons_lower": True, "templates": TEMPLATES, "min_count": 1}
-    features |= {"dense": [], "codes": [], "edges": []}
+    features |= {"dense": [], "codes": [], "edges": [], "cluster_text": None, "cluster_classes": 2}
     for scheme, first, names in (("auto", "iob2", ["iob2", "iobes"]), ("iobes", "iobes", []), ("iob1", "iob1", [])):
         task = TaggingTask(scheme=scheme)
         data = task.prepare(corpus, features, lambda candidates: (candidates.templates, []), 0)
