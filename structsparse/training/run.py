@@ -38,8 +38,9 @@ def train(cfg: DictConfig, choices: Mapping[str, str], folder: Path, console: Co
     search = Automatic(cfg, choices) if cfg.grid is None and is_automatic(cfg) else None
     small = ArtifactOptions.of(OmegaConf.to_container(cfg.artifact, resolve=True))
     task.check_rounding(small)
-    fits = len(cfg.recipe) if search is None else search.fits
-    features = {**instantiate(cfg.features, _convert_="all"), "fits": fits}
+    features = instantiate(cfg.features, _convert_="all")
+    if features.get("fits", 0) is None:
+        features["fits"] = len(cfg.recipe) if search is None else search.fits
     data = task.prepare(instantiate(cfg.data), features, instantiate(cfg.filter), cfg.cache)
     seconds = {"seconds_prepare": time.perf_counter() - begin}
     for line in data.describe():

@@ -43,8 +43,8 @@ class Task(ABC):
     def prepare(self, corpus, features: Mapping, filter: Callable, cache: int) -> Data:
         """Task interface: prepare a corpus as arrays for training.
 
-        `features` holds the options of features, and `fits`: about how many fits of all features the run takes.
-        `filter` selects feature templates. `cache` is the size limit, in megabytes, of the cache of prepared
+        `features` holds the options of features. If `fits` is one, it says about how many fits of all features the run
+        takes. `filter` selects feature templates. `cache` is the size limit, in megabytes, of the cache of prepared
         corpora."""
 
     @abstractmethod

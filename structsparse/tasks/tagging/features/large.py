@@ -33,7 +33,7 @@ def fits(features: Mapping, templates: int, tokens: int) -> tuple[bool, list[str
     and `tokens` are the numbers of templates in the large list and of tokens in train."""
     if features["large"] is True:
         return True, []
-    seconds = tokens * templates * SECONDS_PER_TOKEN * features.get("fits", 1)
+    seconds = tokens * templates * SECONDS_PER_TOKEN * (features.get("fits") or 1)
     fitting = seconds <= SECONDS
     reason = f"at most {SECONDS}: they are taken" if fitting else f"more than {SECONDS}: the standard list is taken"
     return fitting, [f"features.large: {templates} templates would train for about {seconds:,.0f} seconds, {reason}"]
