@@ -16,7 +16,7 @@ LAYERS = (  # a room imports only rooms before it
 )
 TASKS = {path.parent.name for path in PACKAGE.glob("tasks/*/__init__.py")}
 LIGHTNING, HYDRA = {"lightning", "pytorch_lightning"}, {"hydra", "omegaconf"}
-READS_CONFIGURATION = {"training.automatic", "training.compose", "training.run", "cli.train"}
+READS_CONFIGURATION = {"training.automatic", "training.compose", "training.run", "cli.mistakes", "cli.train"}
 MOST_GUESSES = 10  # calls of hasattr or getattr with a literal name, each on an object of another library
 
 
