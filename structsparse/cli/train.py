@@ -74,6 +74,7 @@ def _run(cfg: DictConfig) -> None:
     from rich.console import Console
 
     from structsparse.base.allocator import keep_freed_memory
+    from structsparse.training import legality
     from structsparse.training.callbacks.checkpoints import Stopped
     from structsparse.training.run import train
     from structsparse.training.run_folder import first_process
@@ -81,11 +82,13 @@ def _run(cfg: DictConfig) -> None:
     silence_lightning()
     keep_freed_memory()
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
+    hydra = HydraConfig.get()
     try:
-        train(cfg, HydraConfig.get().runtime.choices, folder, console)
+        legality.check_groups_used(cfg, hydra.overrides.task, hydra.runtime.choices)
+        train(cfg, hydra.runtime.choices, folder, console)
     except mistakes() as error:
         _failed(sentence(error, ()))
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if hydra.mode == RunMode.MULTIRUN:
             raise Told from error  # Hydra catches it, finishes the other runs, and raises it again
         sys.exit(2)
     except OSError as error:
@@ -129,12 +132,13 @@ def train(
     from rich.console import Console
 
     from structsparse.base.allocator import keep_freed_memory
-    from structsparse.training import run
+    from structsparse.training import legality, run
 
     silence_lightning()
     keep_freed_memory()
     try:
         cfg, choices, folder = _composed(expanded(options), folder, config_dir)
+        legality.check_groups_used(cfg, options, choices)
         return TrainingResult(run.train(cfg, choices, folder, Console(quiet=quiet)), folder)
     except mistakes() as error:
         raise UserError(sentence(error, options)) from error

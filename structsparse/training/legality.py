@@ -10,11 +10,12 @@ Classes from outside this package that declare nothing are accepted."""
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 import yaml
+from omegaconf import DictConfig, OmegaConf
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
@@ -50,6 +51,20 @@ def check_groups(term: Term, kind: str) -> None:
         raise UserError(reason)
 
 
+def check_groups_used(cfg: DictConfig, options: Sequence[str], choices: Mapping[str, str]) -> None:
+    """Legality check: refuse an option groups= that has no effect because the penalty of the run takes no groups.
+
+    `options` are those of the command line; `choices` holds the chosen option of each configuration group."""
+    typed = any(option.startswith("groups=") for option in options)
+    if not typed or "${groups}" in str(OmegaConf.to_container(cfg, resolve=False)):
+        return
+    groups, reg = choices["groups"], choices["reg"]
+    maker = declared(resolved(cfg.groups["_target_"]))
+    raise UserError(
+        f"groups={groups} makes {_makes(maker)}, reg={reg} takes no groups: choose reg={', '.join(_regs(maker.forms))}"
+    )
+
+
 def refusal(task: str, reg: str, groups: str) -> str | None:
     """Legality check: the reason why the options task=, reg= and groups= do not fit each other; None if they fit.
 
@@ -71,8 +86,7 @@ def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix
     elif not maker.fits(kind):
         problem = f"{typed} is for a table of {' or '.join(maker.kinds)}, the table of this task is one of {kind}"
     elif not _taken(maker, penalty):
-        makes = " or ".join(WORDS[form] for form in maker.forms)
-        problem = f"{typed} makes {makes}, {penalty.__name__} takes {_forms(penalty)}"
+        problem = f"{typed} makes {_makes(maker)}, {penalty.__name__} takes {_forms(penalty)}"
     else:
         problem = None
     return problem and f"{problem}: {_choices(prefix, penalty, kind)}"
@@ -143,6 +157,11 @@ def _fits(chosen: Callable, fitting: Sequence[Callable], own: bool = True) -> bo
 def _is_class(*objects: object) -> bool:
     """Legality check: whether all arguments are classes, as `issubclass` requires."""
     return all(isinstance(one, type) for one in objects)
+
+
+def _makes(maker: Declared) -> str:
+    """Legality check: the forms of groups that a group maker declares, in words."""
+    return " or ".join(WORDS[form] for form in maker.forms)
 
 
 def _forms(penalty: type[Penalty]) -> str:

@@ -21,7 +21,7 @@ from structsparse.tasks.textcat.model import outputs_of
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 from structsparse.training.batches import Progress
 
-OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
+OPTIONS = {"weighting", "log_ratio", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,15 +2,18 @@
 
 1. Falling strengths of the squares alone: ridge.
 2. From the chosen ridge model on, rising strengths of the sparse part (group norms, or absolute values) beside its
-   squares. Ridge is one of the candidates, so that the chosen model is not worse than ridge on dev.
+   squares. Ridge is the first candidate. Under the rule `best` another one replaces ridge only where dev gives evidence
+   for it: a better score by more than two paired standard errors, and no larger loss. Dev sets are small, and the
+   best of several models that are equally good is better on dev by chance.
 
 A strength that is given as a number stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from structsparse.training.search.candidates import Candidate, Outcome, Setting, dev_counts
+from structsparse.training.search.choose import BEST
 from structsparse.training.search.entry_search import EntrySearch
 from structsparse.training.stage import Stage, StageResult
 
@@ -37,7 +40,7 @@ class RidgeSearch(EntrySearch):
         if self.sparse is None:
             results, fitted = self._sparse_path(squares, results[k], fitted[k])
             rows += fitted[1:]
-            k = self.setting.chosen(fitted)
+            k = self._chosen(fitted)
             strengths = squares, fitted[k].strength
         else:
             strengths = squares, self.sparse
@@ -83,6 +86,14 @@ class RidgeSearch(EntrySearch):
             if setting.clearly_worse(fitted, PATIENCE):
                 break
         return results, fitted
+
+    def _chosen(self, fitted: Sequence[Candidate]) -> int:
+        """Ridge search: the index of the candidate of the second path that dev chooses; 0 is ridge."""
+        setting = self.setting
+        if setting.rules.choose != BEST:
+            return setting.chosen(fitted)
+        indices = setting.with_evidence(fitted)
+        return indices[setting.chosen([fitted[k] for k in indices])]
 
     def _unit(self, squares: float, ridge: StageResult) -> float:
         """Ridge search: the strength at which the sparse part at the ridge model is as large as the squares."""

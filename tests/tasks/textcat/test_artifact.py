@@ -26,9 +26,11 @@ KINDS = {
     "numbers": {"classes": 0, "loss": "squared"},
     "binary": {"weighting": "binary"},
     "tfidf": {"weighting": "tfidf"},
+    "sublinear": {"weighting": "sublinear", "log_ratio": 0.5},
+    "log ratios alone": {"log_ratio": 1.0},
     "idf alone": {"weighting": "tfidf", "normalize": False, "min_count": 3},
     "groups as features": {"extra": True, "weighting": "log"},
-    "all": {"classes": 3, "extra": True, "weighting": "tfidf", "loss": "squared_hinge"},
+    "all": {"classes": 3, "extra": True, "weighting": "tfidf", "log_ratio": 0.5, "loss": "squared_hinge"},
 }
 
 
