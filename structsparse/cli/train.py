@@ -74,8 +74,8 @@ def _run(cfg: DictConfig) -> None:
     from rich.console import Console
 
     from structsparse.base.allocator import keep_freed_memory
-    from structsparse.training import legality
     from structsparse.training.callbacks.checkpoints import Stopped
+    from structsparse.training.compose import check_groups_used
     from structsparse.training.run import train
     from structsparse.training.run_folder import first_process
 
@@ -84,7 +84,7 @@ def _run(cfg: DictConfig) -> None:
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     hydra = HydraConfig.get()
     try:
-        legality.check_groups_used(cfg, hydra.overrides.task, hydra.runtime.choices)
+        check_groups_used(cfg, hydra.overrides.task, hydra.runtime.choices)
         train(cfg, hydra.runtime.choices, folder, console)
     except mistakes() as error:
         _failed(sentence(error, ()))
@@ -132,13 +132,14 @@ def train(
     from rich.console import Console
 
     from structsparse.base.allocator import keep_freed_memory
-    from structsparse.training import legality, run
+    from structsparse.training import run
+    from structsparse.training.compose import check_groups_used
 
     silence_lightning()
     keep_freed_memory()
     try:
         cfg, choices, folder = _composed(expanded(options), folder, config_dir)
-        legality.check_groups_used(cfg, options, choices)
+        check_groups_used(cfg, options, choices)
         return TrainingResult(run.train(cfg, choices, folder, Console(quiet=quiet)), folder)
     except mistakes() as error:
         raise UserError(sentence(error, options)) from error

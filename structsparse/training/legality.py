@@ -10,12 +10,11 @@ Classes from outside this package that declare nothing are accepted."""
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
@@ -51,18 +50,13 @@ def check_groups(term: Term, kind: str) -> None:
         raise UserError(reason)
 
 
-def check_groups_used(cfg: DictConfig, options: Sequence[str], choices: Mapping[str, str]) -> None:
-    """Legality check: refuse an option groups= that has no effect because the penalty of the run takes no groups.
+def ignored_groups(groups: str, target: str, reg: str) -> UserError:
+    """Legality check: the error for an option groups= that has no effect, since the penalty of the run takes no groups.
 
-    `options` are those of the command line; `choices` holds the chosen option of each configuration group."""
-    typed = any(option.startswith("groups=") for option in options)
-    if not typed or "${groups}" in str(OmegaConf.to_container(cfg, resolve=False)):
-        return
-    groups, reg = choices["groups"], choices["reg"]
-    maker = declared(resolved(cfg.groups["_target_"]))
-    raise UserError(
-        f"groups={groups} makes {_makes(maker)}, reg={reg} takes no groups: choose reg={', '.join(_regs(maker.forms))}"
-    )
+    `groups` and `reg` are the choices of the run; `target` is the dotted path of the function that makes the groups."""
+    maker = declared(resolved(target))
+    choices = ", ".join(_regs(maker.forms))
+    return UserError(f"groups={groups} makes {_makes(maker)}, reg={reg} takes no groups: choose reg={choices}")
 
 
 def refusal(task: str, reg: str, groups: str) -> str | None:
@@ -187,10 +181,11 @@ def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
 
 
 def _regs(forms: Sequence[type]) -> list[str]:
-    """Legality check: the options of reg whose penalty classes accept at least one of the given forms of groups."""
+    """Legality check: the options of reg that have groups, and whose penalty classes accept one of the given forms."""
     classes = {name: resolved(target) for name, target in targets("reg").items()}
     penalties = {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
-    return [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
+    accepting = [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
+    return [name for name in accepting if contents("reg", name).get("groups") is not None]
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:

@@ -76,7 +76,7 @@ def test_a_quantized_classifier_is_exact(kind, tmp_path):
     np.testing.assert_array_equal(loaded.table, model.table)
     assert len(np.unique(loaded.table)) <= 63
     np.testing.assert_allclose(
-        loaded.scores(loaded.read(documents.test.texts)), model.scores(documents.test), rtol=1e-6
+        loaded.scores(loaded.read(documents.test.texts)), model.scores(documents.test), rtol=1e-6, atol=1e-7
     )
 
 

@@ -48,4 +48,7 @@ def test_of_several_with_evidence_the_best_is_taken():
 
 
 def test_the_smallest_within_a_standard_error_needs_no_evidence():
-    assert search("one_se")._chosen([candidate(10, 0.2), candidate(11, 0.3)]) == 1
+    ridge, small = candidate(10, 0.2), candidate(10, 0.3)
+    small.row["weights"] = 5
+    assert search("one_se")._chosen([ridge, small]) == 1
+    assert search("best")._chosen([ridge, small]) == 0
