@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from structsparse.training.search.candidates import Candidate, Outcome, Setting, dev_counts
-from structsparse.training.search.choose import BEST
+from structsparse.training.search.choose import BEST, LOSS
 from structsparse.training.search.entry_search import EntrySearch
 from structsparse.training.stage import Stage, StageResult
 
-PATIENCE = 2  # the second path ends after so many candidates in a row that are worse than the best beyond noise
+PATIENCE = 2  # the second path ends after so many candidates in a row that are worse beyond noise, or cannot be chosen
 
 
 class RidgeSearch(EntrySearch):
@@ -83,9 +83,17 @@ class RidgeSearch(EntrySearch):
             results.append(result)
             fitted.append(Candidate(row, dev_counts(result), strength=share * unit))
             setting.print(f"sparse  share {share:.4g}  {setting.line(row)}")
-            if setting.clearly_worse(fitted, PATIENCE):
+            if setting.clearly_worse(fitted, PATIENCE) or self._hopeless(fitted):
                 break
         return results, fitted
+
+    def _hopeless(self, fitted: Sequence[Candidate]) -> bool:
+        """Ridge search: whether, under the rule `best`, the last candidates all have a larger loss on dev than ridge.
+
+        They cannot replace ridge, and a stronger sparse part makes the loss larger still."""
+        losses = [candidate.row.get(LOSS, 0.0) for candidate in fitted]
+        enough = self.setting.rules.choose == BEST and len(fitted) > PATIENCE
+        return enough and min(losses[-PATIENCE:]) > losses[0]
 
     def _chosen(self, fitted: Sequence[Candidate]) -> int:
         """Ridge search: the index of the candidate of the second path that dev chooses; 0 is ridge."""

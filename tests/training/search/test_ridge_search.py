@@ -52,3 +52,17 @@ def test_the_smallest_within_a_standard_error_needs_no_evidence():
     small.row["weights"] = 5
     assert search("one_se")._chosen([ridge, small]) == 1
     assert search("best")._chosen([ridge, small]) == 0
+
+
+@pytest.mark.parametrize(
+    ("choose", "losses", "ends"),
+    [
+        ("best", (0.2, 0.3), False),
+        ("best", (0.2, 0.3, 0.4), True),
+        ("best", (0.2, 0.3, 0.2), False),
+        ("best", (0.2, 0.1, 0.3, 0.4), True),
+        ("one_se", (0.2, 0.3, 0.4), False),
+    ],
+)
+def test_the_path_ends_where_larger_losses_rule_out_that_ridge_is_replaced(choose, losses, ends):
+    assert search(choose)._hopeless([candidate(10, loss) for loss in losses]) is ends
