@@ -115,6 +115,9 @@ class DocumentData:
         """Text classifier data: all documents of a part (train, dev or test), as a loader of one batch."""
         return self.batches(part, None)
 
+    def with_dev(self) -> None:
+        """Text classifier data: the documents of dev are never added to train."""
+
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:
     """Text classifier data: convert labels to targets of a loss.
