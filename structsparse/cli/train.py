@@ -75,17 +75,20 @@ def _run(cfg: DictConfig) -> None:
 
     from structsparse.base.allocator import keep_freed_memory
     from structsparse.training.callbacks.checkpoints import Stopped
+    from structsparse.training.compose import check_groups_used
     from structsparse.training.run import train
     from structsparse.training.run_folder import first_process
 
     silence_lightning()
     keep_freed_memory()
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
+    hydra = HydraConfig.get()
     try:
-        train(cfg, HydraConfig.get().runtime.choices, folder, console)
+        check_groups_used(cfg, hydra.overrides.task, hydra.runtime.choices)
+        train(cfg, hydra.runtime.choices, folder, console)
     except mistakes() as error:
         _failed(sentence(error, ()))
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if hydra.mode == RunMode.MULTIRUN:
             raise Told from error  # Hydra catches it, finishes the other runs, and raises it again
         sys.exit(2)
     except OSError as error:
@@ -130,11 +133,13 @@ def train(
 
     from structsparse.base.allocator import keep_freed_memory
     from structsparse.training import run
+    from structsparse.training.compose import check_groups_used
 
     silence_lightning()
     keep_freed_memory()
     try:
         cfg, choices, folder = _composed(expanded(options), folder, config_dir)
+        check_groups_used(cfg, options, choices)
         return TrainingResult(run.train(cfg, choices, folder, Console(quiet=quiet)), folder)
     except mistakes() as error:
         raise UserError(sentence(error, options)) from error

@@ -17,7 +17,8 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.documents import DocumentReading, Documents, DocumentSplits
 from structsparse.groups.layouts import TableLayout
 
-WEIGHTINGS, VOCABULARIES = ("counts", "binary", "log", "tfidf"), ("train", "all")
+INVERSE = "tfidf", "sublinear"  # weightings in which rare words count more
+WEIGHTINGS, VOCABULARIES = ("counts", "binary", "log", *INVERSE), ("train", "all")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +69,16 @@ class Weighting:
     - binary: 1 if the word occurs in the document
     - log: log(1 + c)
     - tfidf: c (1 + log((1 + N) / (1 + d))), as in scikit-learn
+    - sublinear: (1 + log(c)) (1 + log((1 + N) / (1 + d))), as in scikit-learn with sublinear_tf=True
 
-    N is the number of documents in train. d is the number of documents in train that have the word. `normalize` then
-    scales each document to l2 norm 1."""
+    N is the number of documents in train. d is the number of documents in train that have the word. `log_ratio`
+    is the power of another factor of each word, see `log_ratios`. `normalize` then scales each document to l2 norm 1.
+    """
 
     kind: str
     normalize: bool
-    factors: np.ndarray  # float64 array: factor of each word's count; 1 except for tfidf
+    factors: np.ndarray  # float64 array: factor of each word, from both 1 + log((1 + N) / (1 + d)) and `log_ratio`
+    log_ratio: float = 0.0  # power; 0: no such factor
 
     def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
         """Weighting of a bag of words: turn word counts into feature values (float64, shape [documents, rows])."""
@@ -83,12 +87,14 @@ class Weighting:
             np.log1p(values.data, out=values.data)
         elif self.kind == "binary":
             np.sign(values.data, out=values.data)
+        elif self.kind == "sublinear":
+            values.data = 1 + np.log(values.data)
         values.data *= self.factors[values.indices]
         if self.normalize:
             sizes = np.diff(values.indptr)
             owner = np.repeat(np.arange(len(sizes)), sizes)
             norms = np.sqrt(np.bincount(owner, values.data**2, minlength=len(sizes)))
-            values.data /= norms[owner]
+            values.data /= np.where(norms > 0, norms, 1)[owner]  # the factors of all words of a document may be 0
         return values
 
 
@@ -139,6 +145,7 @@ def bag(
     normalize: bool | None = None,
     min_count: int = 1,
     vocabulary: str = "train",
+    log_ratio: float = 0.0,
 ) -> Bag:
     """Make the bag of words of a corpus; the features are the words in at least `min_count` documents of train."""
     _one_of("features.weighting", weighting, WEIGHTINGS)
@@ -146,6 +153,7 @@ def bag(
     if min_count < 1:
         raise UserError(f"features.min_count is {min_count}, expected at least 1")
     train = documents.train
+    _check_log_ratio(log_ratio, train.classes)
     parts = [train] if vocabulary == "train" else [*documents.parts.values()]
     types = len(train.words)
     counts = count(train, np.arange(types, dtype=np.int32), types)
@@ -170,13 +178,39 @@ def bag(
         unlabelled=documents.unlabelled,
         reading=documents.reading,
     )
-    factors = inverse_frequencies(layout.documents, len(train)) if weighting == "tfidf" else np.ones(len(layout))
-    return Bag(layout, Weighting(weighting, weighting == "tfidf" if normalize is None else normalize, factors))
+    factors = _factors(weighting, log_ratio, counts[:, codes], train)
+    normalize = weighting in INVERSE if normalize is None else normalize
+    return Bag(layout, Weighting(weighting, normalize, factors, log_ratio))
+
+
+def _factors(weighting: str, log_ratio: float, counts: sparse.csr_array, train: Documents) -> np.ndarray:
+    """The factors of a bag of words (float64 [columns]), from the counts of train, [documents, columns]."""
+    presence = sparse.csr_array((np.ones(counts.nnz), counts.indices, counts.indptr), counts.shape)
+    factors = np.ones(counts.shape[1])
+    if weighting in INVERSE:
+        factors *= inverse_frequencies(presence.sum(axis=0), len(train))
+    if log_ratio > 0:
+        factors *= log_ratios(presence, train.labels) ** log_ratio
+    return factors
 
 
 def inverse_frequencies(documents: np.ndarray, count: int) -> np.ndarray:
     """The tf-idf factors of a bag of words, from the number of documents with each word among `count` documents."""
     return 1 + np.log((1 + count) / (1 + documents))
+
+
+def log_ratios(presence: sparse.csr_array, labels: np.ndarray) -> np.ndarray:
+    """The log-count ratio of each word of a bag of words: how much its share differs between classes (float64 [words]).
+
+    `presence` is 1 where a document has a word ([documents, words]). The share of a word in a class is the number of
+    documents of the class with the word, plus 1, divided by the sum over all words. The ratio is the largest |log(share
+    in a class / share in the other classes)|, see Wang and Manning (2012)."""
+    largest = np.zeros(presence.shape[1])
+    for label in np.unique(labels):
+        inside, outside = (1 + presence[labels == label].sum(axis=0), 1 + presence[labels != label].sum(axis=0))
+        ratio = np.log(inside / inside.sum()) - np.log(outside / outside.sum())
+        largest = np.maximum(largest, np.abs(ratio))
+    return largest
 
 
 def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
@@ -196,11 +230,17 @@ def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
         documents=np.concatenate([layout.documents, documents]),
         extra=len(names),
     )
-    factors = np.ones(len(names))
-    if bag.weighting.kind == "tfidf":
-        factors = inverse_frequencies(documents, len(layout.train))
+    factors = _factors(bag.weighting.kind, bag.weighting.log_ratio, counts, layout.train)
     weighting = replace(bag.weighting, factors=np.concatenate([bag.weighting.factors, factors]))
     return Bag(layout, weighting, members)
+
+
+def _check_log_ratio(power: float, classes: tuple[str, ...] | None) -> None:
+    """Refuse a power of log-count ratios of bags of words that is below 0, or that is given without classes."""
+    if not 0 <= power < np.inf:
+        raise UserError(f"features.log_ratio is {power}, expected a number of at least 0")
+    if power > 0 and classes is None:
+        raise UserError("features.log_ratio compares classes, but the labels are numbers; set features.log_ratio=0")
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:

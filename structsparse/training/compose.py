@@ -20,6 +20,7 @@ from structsparse.training.callbacks.checkpoints import WholeFiles
 from structsparse.training.callbacks.monitor import SparsityMonitor
 from structsparse.training.callbacks.progress import EpochLines
 from structsparse.training.devices import accelerator
+from structsparse.training.legality import ignored_groups
 from structsparse.training.run_folder import learning_options
 from structsparse.training.search.choose import LAST, ONE_SE
 from structsparse.training.stage import Stage
@@ -58,6 +59,15 @@ def stages_of(cfg: DictConfig, metric: str, folder: Path, console: Console) -> l
 
     `metric` is the score on dev that the console lines of each stage show."""
     return [stage_of(name, changed(cfg, changes), metric, folder, console) for name, changes in cfg.recipe.items()]
+
+
+def check_groups_used(cfg: DictConfig, options: Sequence[str], choices: Mapping[str, str]) -> None:
+    """Composed configuration: refuse groups= on the command line if no penalty refers to the groups.
+
+    `options` are those of the command line; `choices` holds the chosen option of each configuration group."""
+    typed = any(option.startswith("groups=") for option in options)
+    if typed and "${groups}" not in str(OmegaConf.to_container(cfg, resolve=False)):
+        raise ignored_groups(choices["groups"], cfg.groups["_target_"], choices["reg"])
 
 
 def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:

@@ -50,6 +50,15 @@ def check_groups(term: Term, kind: str) -> None:
         raise UserError(reason)
 
 
+def ignored_groups(groups: str, target: str, reg: str) -> UserError:
+    """Legality check: the error for an option groups= that has no effect, since the penalty of the run takes no groups.
+
+    `groups` and `reg` are the choices of the run; `target` is the dotted path of the function that makes the groups."""
+    maker = declared(resolved(target))
+    choices = ", ".join(_regs(maker.forms))
+    return UserError(f"groups={groups} makes {_makes(maker)}, reg={reg} takes no groups: choose reg={choices}")
+
+
 def refusal(task: str, reg: str, groups: str) -> str | None:
     """Legality check: the reason why the options task=, reg= and groups= do not fit each other; None if they fit.
 
@@ -71,8 +80,7 @@ def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix
     elif not maker.fits(kind):
         problem = f"{typed} is for a table of {' or '.join(maker.kinds)}, the table of this task is one of {kind}"
     elif not _taken(maker, penalty):
-        makes = " or ".join(WORDS[form] for form in maker.forms)
-        problem = f"{typed} makes {makes}, {penalty.__name__} takes {_forms(penalty)}"
+        problem = f"{typed} makes {_makes(maker)}, {penalty.__name__} takes {_forms(penalty)}"
     else:
         problem = None
     return problem and f"{problem}: {_choices(prefix, penalty, kind)}"
@@ -145,6 +153,11 @@ def _is_class(*objects: object) -> bool:
     return all(isinstance(one, type) for one in objects)
 
 
+def _makes(maker: Declared) -> str:
+    """Legality check: the forms of groups that a group maker declares, in words."""
+    return " or ".join(WORDS[form] for form in maker.forms)
+
+
 def _forms(penalty: type[Penalty]) -> str:
     """Legality check: the forms of groups that a penalty accepts, in words."""
     return " or ".join(WORDS[form] for form in penalty.takes)
@@ -168,10 +181,11 @@ def _choices(prefix: str, penalty: type[Penalty], kind: str) -> str:
 
 
 def _regs(forms: Sequence[type]) -> list[str]:
-    """Legality check: the options of reg whose penalty classes accept at least one of the given forms of groups."""
+    """Legality check: the options of reg that have groups, and whose penalty classes accept one of the given forms."""
     classes = {name: resolved(target) for name, target in targets("reg").items()}
     penalties = {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Penalty)}
-    return [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
+    accepting = [name for name, penalty in penalties.items() if set(forms) & set(penalty.takes)]
+    return [name for name in accepting if contents("reg", name).get("groups") is not None]
 
 
 def _taken(maker: Declared, penalty: type[Penalty]) -> bool:

@@ -1,5 +1,8 @@
 """Bags of words against scikit-learn and against loops over words."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,15 +29,14 @@ def corpus(train, dev=(), test=()) -> DocumentSplits:
 @given(
     train=st.lists(TEXT, min_size=1, max_size=8),
     test=st.lists(TEXT, max_size=4),
-    weighting=st.sampled_from(["counts", "binary", "log", "tfidf"]),
+    weighting=st.sampled_from(["counts", "binary", "log", "tfidf", "sublinear"]),
     normalize=st.sampled_from([None, True, False]),
     min_count=st.integers(1, 3),
 )
 def test_feature_values_equal_those_of_scikit_learn(train, test, weighting, normalize, min_count):
-    options = {"tfidf": {"norm": None}, "binary": {"binary": True}}.get(weighting, {})
-    peer = (TfidfVectorizer if weighting == "tfidf" else CountVectorizer)(
-        token_pattern=PATTERN, min_df=min_count, **options
-    )
+    rare = weighting in ("tfidf", "sublinear")  # rare words count more
+    options = {"norm": None, "sublinear_tf": weighting == "sublinear"} if rare else {"binary": weighting == "binary"}
+    peer = (TfidfVectorizer if rare else CountVectorizer)(token_pattern=PATTERN, min_df=min_count, **options)
     try:
         expected = peer.fit_transform(train).toarray().astype(float)
     except ValueError:  # no word is frequent enough
@@ -50,7 +52,7 @@ def test_feature_values_equal_those_of_scikit_learn(train, test, weighting, norm
         expected = peer.transform(texts).toarray().astype(float)
         if weighting == "log":
             expected = np.log(1 + expected)
-        if normalize or (normalize is None and weighting == "tfidf"):
+        if normalize or (normalize is None and rare):
             norms = np.linalg.norm(expected, axis=1, keepdims=True)
             expected = np.divide(expected, norms, out=expected, where=norms > 0)
         matrix = words.matrix(documents.parts[part])
@@ -83,6 +85,40 @@ def test_documents_of_another_corpus_are_matched_by_their_words():
     np.testing.assert_array_equal(words.matrix(same).toarray(), words.matrix(other).toarray())
 
 
+def by_hand(texts, labels, word) -> float:
+    """The largest |log ratio| of a word between a class and the others, counted in the texts themselves."""
+    documents, largest = [{*text.split()} for text in texts], 0.0
+    words = {one for document in documents for one in document}
+    for label in {*labels}:
+        shares = []
+        for chosen in (True, False):
+            part = [document for document, own in zip(documents, labels, strict=True) if (own == label) == chosen]
+            smoothed = {one: 1 + sum(one in document for document in part) for one in words}
+            shares.append(smoothed[word] / sum(smoothed.values()))
+        largest = max(largest, abs(math.log(shares[0] / shares[1])))
+    return largest
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 1, 0, 1], [0, 1, 2, 2, 1]])
+def test_log_ratios_scale_each_word_by_how_much_the_classes_differ(labels):
+    texts = ["a b b", "a c", "c c d", "b d a", "d d c a"]
+    documents = corpus(texts)
+    train = replace(documents.train, labels=np.array(labels), classes=("x", "y", "z")[: max(labels) + 1])
+    words, scaled = (bag(replace(documents, train=train), "counts", log_ratio=power) for power in (0, 0.5))
+    expected = words.matrix(train).toarray() * [by_hand(texts, labels, word) ** 0.5 for word in words.layout.words]
+    np.testing.assert_allclose(scaled.matrix(train).toarray(), expected, atol=1e-12)
+
+
+def test_documents_whose_words_tell_nothing_are_zero():
+    """Both classes have the same documents, so that all log-count ratios are 0 and no document has a length."""
+    documents = corpus(["a b", "a b"])
+    train = replace(documents.train, labels=np.array([0, 1]))
+    assert bag(replace(documents, train=train), "tfidf", log_ratio=1).matrix(train).toarray().tolist() == [
+        [0, 0],
+        [0, 0],
+    ]
+
+
 @pytest.mark.parametrize("weighting", ["counts", "binary", "log", "tfidf"])
 def test_features_made_of_groups_are_sums_over_their_words(weighting):
     documents = corpus(["b a b", "a c", "c", ""], test=["a b c c", "d"])
@@ -113,7 +149,7 @@ def test_features_made_of_groups_are_sums_over_their_words(weighting):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weighting": "bm25"}, "features.weighting is 'bm25', expected one of counts, binary, log, tfidf"),
+        ({"weighting": "bm25"}, "features.weighting is 'bm25', expected one of counts, binary, log, tfidf, sublinear"),
         ({"vocabulary": "dev"}, "features.vocabulary is 'dev', expected one of train, all"),
         ({"min_count": 0}, "features.min_count is 0, expected at least 1"),
         ({"min_count": 3}, "no word is in 3 documents of train; lower features.min_count"),

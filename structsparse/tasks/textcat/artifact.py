@@ -30,7 +30,7 @@ from structsparse.artifacts.folder import (
 from structsparse.artifacts.tables import decode_table, encode_table
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import DocumentReading
-from structsparse.features.words import WEIGHTINGS
+from structsparse.features.words import INVERSE, WEIGHTINGS, Weighting
 from structsparse.losses.pointwise import Logistic, Squared, SquaredHinge
 from structsparse.tasks.textcat.model import outputs_of
 from structsparse.tasks.textcat.predictor import Classifier, bag_of
@@ -46,7 +46,7 @@ def save(folder: Path, model: Classifier) -> int:
     layout, weighting = model.bag.layout, model.bag.weighting
     tensors = {"words": encode_words(layout.words), **encode_table("table", as_float32(folder, model.table))}
     tensors["bias"] = as_float32(folder, model.bias)
-    if weighting.kind == "tfidf":
+    if _has_factors(weighting):
         tensors["factors"] = as_float32(folder, weighting.factors)
     if layout.extra:
         members = sparse.csr_array(model.bag.members)
@@ -63,6 +63,11 @@ def save(folder: Path, model: Classifier) -> int:
     }
     tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     return write_model(folder, description, safetensors.numpy.save(tensors))
+
+
+def _has_factors(weighting: Weighting) -> bool:
+    """Text classifier artifact: whether the factors of words are stored; they are left out if all of them are 1."""
+    return weighting.kind in INVERSE or bool((weighting.factors != 1).any())
 
 
 def load(folder: Path, description: dict) -> Classifier:
@@ -85,8 +90,8 @@ def load(folder: Path, description: dict) -> Classifier:
         if not np.isfinite(table).all():
             raise UserError("table holds a number that is NaN or infinite")
         bias = _take_finite(tensors, "bias", np.float32, (outputs,))
-        tfidf = description["weighting"] == "tfidf"
-        factors = _take_finite(tensors, "factors", np.float32, (len(words),)) if tfidf else np.ones(len(words))
+        needed = description["weighting"] in INVERSE or "factors" in tensors
+        factors = _take_finite(tensors, "factors", np.float32, (len(words),)) if needed else np.ones(len(words))
         members = _members(tensors, plain, extra) if extra else None
         if tensors:
             raise UserError(f"tensor {min(tensors)} has no place in a classifier")

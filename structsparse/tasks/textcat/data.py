@@ -21,7 +21,7 @@ from structsparse.tasks.textcat.model import outputs_of
 from structsparse.tasks.textcat.scores import ClassScore, SquaredError
 from structsparse.training.batches import Progress
 
-OPTIONS = {"weighting", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
+OPTIONS = {"weighting", "log_ratio", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +114,9 @@ class DocumentData:
     def whole(self, part: str) -> DocumentBatches:
         """Text classifier data: all documents of a part (train, dev or test), as a loader of one batch."""
         return self.batches(part, None)
+
+    def with_dev(self) -> None:
+        """Text classifier data: the documents of dev are never added to train."""
 
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:

@@ -15,7 +15,7 @@ from structsparse.base.errors import UserError
 from structsparse.training.certificate import mean_loss
 from structsparse.training.data import Data
 from structsparse.training.scores import gain
-from structsparse.training.search.choose import BEST, LOSS, RULES, smallest, within_one_se
+from structsparse.training.search.choose import BEST, LOSS, RULES, clearly_better, smallest, within_one_se
 from structsparse.training.stage import Stage, StageResult
 from structsparse.training.task import Task
 
@@ -134,6 +134,14 @@ class Setting:
             sizes = [row[LOSS] for row in rows]
         lower = gain(self.data.metric, 1.0) < 0
         return smallest([candidate.counts for candidate in candidates], sizes, self.rules.choose, lower)
+
+    def with_evidence(self, candidates: Sequence[Candidate]) -> list[int]:
+        """The indices of the first candidate and of those for which dev gives evidence against it.
+
+        These are better by more than two paired standard errors, and their loss is not larger."""
+        better = clearly_better([candidate.counts for candidate in candidates], gain(self.data.metric, 1.0) < 0)
+        losses = [candidate.row.get(LOSS, 0.0) for candidate in candidates]
+        return [k for k, loss in enumerate(losses) if k == 0 or (better[k] and loss <= losses[0])]
 
     def clearly_worse(self, candidates: Sequence[Candidate], patience: int) -> bool:
         """Whether each of the last `patience` candidates is worse than the best by more than a standard error."""

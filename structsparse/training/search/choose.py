@@ -14,6 +14,7 @@ from structsparse.training.scores import gain
 
 ONE_SE, BEST, LAST = RULES = "one_se", "best", "last"  # rules that choose among models along a path
 DRAWS = 1000  # bootstrap samples of the items of dev
+EVIDENCE = 2.0  # paired standard errors by which a model must be better to replace a given one
 CHUNK = 50  # bootstrap samples in memory at a time
 SCORE, LOSS = BY = "score", "loss"  # figures on dev by which models can be ranked
 
@@ -66,6 +67,12 @@ def paired_gain(counts: np.ndarray, default: np.ndarray, lower: bool = False) ->
     `counts` and `default` have the counts of the dev items, int64 [items, 3]. `lower`: lower scores are better."""
     error = paired_errors([counts, default], 1)[0]
     return (score(counts) - score(default)) * (-1 if lower else 1), float(error)
+
+
+def clearly_better(counts: Sequence[np.ndarray], lower: bool = False) -> list[bool]:
+    """Choice among models: whether each model is better than the first by more than two paired standard errors."""
+    gains = [paired_gain(of_model, counts[0], lower) for of_model in counts]
+    return [difference > EVIDENCE * error for difference, error in gains]
 
 
 def score(counts: np.ndarray) -> float:

@@ -2,19 +2,22 @@
 
 1. Falling strengths of the squares alone: ridge.
 2. From the chosen ridge model on, rising strengths of the sparse part (group norms, or absolute values) beside its
-   squares. Ridge is one of the candidates, so that the chosen model is not worse than ridge on dev.
+   squares. Ridge is the first candidate. Under the rule `best` another one replaces ridge only where dev gives evidence
+   for it: a better score by more than two paired standard errors, and no larger loss. Dev sets are small, and the
+   best of several models that are equally good is better on dev by chance.
 
 A strength that is given as a number stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from structsparse.training.search.candidates import Candidate, Outcome, Setting, dev_counts
+from structsparse.training.search.choose import BEST, LOSS
 from structsparse.training.search.entry_search import EntrySearch
 from structsparse.training.stage import Stage, StageResult
 
-PATIENCE = 2  # the second path ends after so many candidates in a row that are worse than the best beyond noise
+PATIENCE = 2  # the second path ends after so many candidates in a row that are worse beyond noise, or cannot be chosen
 
 
 class RidgeSearch(EntrySearch):
@@ -37,7 +40,7 @@ class RidgeSearch(EntrySearch):
         if self.sparse is None:
             results, fitted = self._sparse_path(squares, results[k], fitted[k])
             rows += fitted[1:]
-            k = self.setting.chosen(fitted)
+            k = self._chosen(fitted)
             strengths = squares, fitted[k].strength
         else:
             strengths = squares, self.sparse
@@ -80,9 +83,25 @@ class RidgeSearch(EntrySearch):
             results.append(result)
             fitted.append(Candidate(row, dev_counts(result), strength=share * unit))
             setting.print(f"sparse  share {share:.4g}  {setting.line(row)}")
-            if setting.clearly_worse(fitted, PATIENCE):
+            if setting.clearly_worse(fitted, PATIENCE) or self._hopeless(fitted):
                 break
         return results, fitted
+
+    def _hopeless(self, fitted: Sequence[Candidate]) -> bool:
+        """Ridge search: whether, under the rule `best`, the last candidates all have a larger loss on dev than ridge.
+
+        They cannot replace ridge, and a stronger sparse part makes the loss larger still."""
+        losses = [candidate.row.get(LOSS, 0.0) for candidate in fitted]
+        enough = self.setting.rules.choose == BEST and len(fitted) > PATIENCE
+        return enough and min(losses[-PATIENCE:]) > losses[0]
+
+    def _chosen(self, fitted: Sequence[Candidate]) -> int:
+        """Ridge search: the index of the candidate of the second path that dev chooses; 0 is ridge."""
+        setting = self.setting
+        if setting.rules.choose != BEST:
+            return setting.chosen(fitted)
+        indices = setting.with_evidence(fitted)
+        return indices[setting.chosen([fitted[k] for k in indices])]
 
     def _unit(self, squares: float, ridge: StageResult) -> float:
         """Ridge search: the strength at which the sparse part at the ridge model is as large as the squares."""

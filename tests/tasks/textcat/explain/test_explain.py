@@ -70,7 +70,7 @@ def explained(data: DocumentSplits, weights: dict, bias=0.0, cover=None, shown=N
 # --- what a document loses without a sentence
 
 
-@pytest.mark.parametrize("weighting", ["counts", "binary", "log", "tfidf"])
+@pytest.mark.parametrize("weighting", ["counts", "binary", "log", "tfidf", "sublinear"])
 @pytest.mark.parametrize(
     ("loss", "classes"),
     [
