@@ -13,6 +13,7 @@ from structsparse.corpora.columns import Sentences
 from structsparse.corpora.splits import SentenceSplits
 from structsparse.corpora.tags import convert, detect_scheme
 from structsparse.features import attributes, filters
+from structsparse.features.keys import Bags
 from structsparse.features.prepared import indexed
 from structsparse.features.word_lists import WordLists
 from structsparse.tasks.tagging.edges import EdgeFeatures, EdgeScorer, without_first_tokens
@@ -193,18 +194,17 @@ def prepare(
     index, bags, messages = indexed(parts, chosen, min_count, cache, TokenIndex)
     notes += messages
     vocabularies = {name: _vocabulary(parts["train"], name) for name in codes}
-    arrays = {}
-    for part, sentences in parts.items():
-        if part != "train":
-            unknown = sentences.tokens * len(index.templates) - len(bags[part].ids)
-            notes.append(f"{part}: {unknown:,} feature occurrences not seen in training were dropped")
-        arrays[part] = TokenArrays(
+    notes += _dropped(parts, bags, index)
+    arrays = {
+        part: TokenArrays(
             bags[part],
             _gold(sentences, tag, names),
             sentences.offsets,
             attributes.numbers(sentences, dense),
             attributes.codes(sentences, vocabularies),
         )
+        for part, sentences in parts.items()
+    }
     coded = tuple(len(v) + 1 for v in vocabularies.values())
     sizes = Sizes(len(index), len(labels), len(dense), coded, _pairs(arrays["train"], index, labels))
     splits = replace(splits, **parts)
@@ -212,6 +212,15 @@ def prepare(
         splits, index, arrays, labels, names, sizes, tuple(dense), vocabularies, tag, scheme, tuple(notes)
     )
     return _with_edges(data, edges, min_count) if edges else data
+
+
+def _dropped(parts: Mapping[str, Sentences], bags: Mapping[str, Bags], index: TokenIndex) -> list[str]:
+    """Notes on a tagger's data: how many feature occurrences of dev and test were not seen in training."""
+    notes = []
+    for part in ("dev", "test"):
+        unknown = parts[part].tokens * len(index.templates) - len(bags[part].ids)
+        notes.append(f"{part}: {unknown:,} feature occurrences not seen in training were dropped")
+    return notes
 
 
 def _with_edges(data: TaggingData, lines: Sequence[str], min_count: int) -> TaggingData:
