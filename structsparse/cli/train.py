@@ -71,6 +71,7 @@ def _run(cfg: DictConfig) -> None:
     """Subcommand train: run one training; a mistake of the user ends in a one-line message and exit status 2."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
+    from omegaconf import OmegaConf
     from rich.console import Console
 
     from structsparse.base.allocator import keep_freed_memory
@@ -84,7 +85,7 @@ def _run(cfg: DictConfig) -> None:
     console, folder = Console(quiet=not first_process()), Path(HydraConfig.get().runtime.output_dir)
     hydra = HydraConfig.get()
     try:
-        check_groups_used(cfg, hydra.overrides.task, hydra.runtime.choices)
+        check_groups_used(cfg, OmegaConf.to_container(hydra.overrides.task, resolve=False), hydra.runtime.choices)
         train(cfg, hydra.runtime.choices, folder, console)
     except mistakes() as error:
         _failed(sentence(error, ()))
