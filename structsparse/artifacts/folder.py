@@ -202,10 +202,10 @@ def _swap(new: Path, folder: Path, old: Path) -> None:
 
 @dataclass(frozen=True)
 class TensorParts:
-    """Artifact folder: name prefixes that tell a size report which tensors belong to features (`index`) or to labels.
+    """Artifact folder: how a size report divides tensors among the parts `index`, `labels` and `values`, by name.
 
-    By the ends of their names, tensors of feature keys count as `index`, and tensors of positions in encoded tables as
-    `labels`. All other tensors without such a prefix count as values."""
+    The fields are prefixes of tensor names: `index` for features, `labels` for labels. Some suffixes count as well:
+    those of feature keys mean `index`, those of positions in encoded tables mean `labels`. All others are `values`."""
 
     index: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Mistakes in the options of a training: which exceptions are the user's mistakes, and the sentence for each."""
+"""Mistakes in the options of a training: which exceptions are the user's mistakes, and an error message for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from structsparse.training.options import SIZES
 
 
 class Told(Exception):
-    """A mistake of the user in one of several runs, which the user has been told of already."""
+    """Exception for a mistake of the user in one of several runs, after its error message was printed."""
 
 
 def mistakes() -> tuple[type[Exception], ...]:
@@ -49,7 +49,7 @@ def _unknown_choice(group: str, choice: str, known: Sequence[str]) -> str:
 
 
 def _unknown_key(key: str, options: Sequence[str]) -> str:
-    """The error message for an option that does not exist, with the option of nearest name."""
+    """The error message for an option that does not exist; it suggests the option with the most similar name."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf

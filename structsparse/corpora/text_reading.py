@@ -67,8 +67,8 @@ class TextReading:
     def opening(self, tokens: Sequence[str]) -> int:
         """Text reading: the number of tokens of a sentence up to and including its first word.
 
-        The first word is capitalised anyway and is therefore not replaced as a proper noun. Without `classes`, nothing
-        is replaced, and the result is 0."""
+        The first word is capitalised anyway, and is therefore not replaced as a proper noun. If the option `classes` is
+        off, no token is replaced by a word class, and the result is 0."""
         if not self.classes:
             return 0
         words = (k for k, token in enumerate(tokens, 1) if token != START and any(map(str.isalnum, token)))

@@ -1,7 +1,7 @@
 """Attributes of tokens: functions of the word (shape, case, affixes), or columns of the corpus.
 
-The column `feats` of a treebank holds morphological features, such as Case=Nom|Number=Sing. Each feature is an
-attribute too: `feats.case` is Nom. Layers follow an underscore: the feature Number[psor] is `feats.number_psor`."""
+The column `feats` of a treebank holds morphological features, such as Case=Nom|Number[psor]=Sing. Each feature is also
+an attribute of its own: here `feats.case` has the value Nom, and `feats.number_psor` has the value Sing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def is_morphological(name: str) -> bool:
 def morphological(value: str, feature: str) -> str:
     """Token attribute: the value of one feature in a string such as Case=Nom|Number[psor]=Sing; empty if absent.
 
-    `feature` is the name in lower case with its layer after an underscore, such as case or number_psor."""
+    `feature` is the name of the feature in lower case, with an underscore for brackets: case or number_psor."""
     for item in value.split("|"):
         name, _, content = item.partition("=")
         if content and name.lower().replace("[", "_").rstrip("]") == feature:

@@ -61,7 +61,7 @@ class Bags:
         return Bags(ids, offsets)
 
     def followed_by(self, other: Bags) -> Bags:
-        """Bags of rows by feature keys: these bags, then the bags of further tokens."""
+        """Bags of rows by feature keys: the bags of these tokens or arcs, then those of `other`, as one object."""
         offsets = np.concatenate([self.offsets, len(self.ids) + other.offsets[1:]])
         return Bags(np.concatenate([self.ids, other.ids]), offsets)
 

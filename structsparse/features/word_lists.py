@@ -1,9 +1,11 @@
 """Attributes of tokens from word lists: entries of lexicons (gazetteers), and clusters of words in a binary tree.
 
-- The attribute `lexicon` tells which lexicon has an entry at the token: B-CITY at the first token of an entry of class
-  CITY, I-CITY at its other tokens, O elsewhere. The longest entry wins, from left to right.
-- The attribute `cluster4` is the first 4 bits of the cluster of the word, as Brown clusters have them; likewise
-  `cluster6`, `cluster10` and `cluster20`. It is empty for a word without a cluster.
+- The attribute `lexicon` gives the class of the lexicon entry that a token belongs to. It is B-CITY at the first token
+  of an entry of class CITY, I-CITY at its other tokens, and O outside of entries. Entries are matched from left to
+  right; of several entries at a token, the longest is taken.
+- The attributes `cluster4`, `cluster6`, `cluster10` and `cluster20` are the first 4, 6, 10 and 20 bits of the cluster
+  of the word. The bits are the path to the cluster in a binary tree, such as a tree of Brown clusters. The attributes
+  are empty for a word without a cluster.
 
 An artifact stores the word lists, so that prediction needs no file."""
 
@@ -25,10 +27,10 @@ from structsparse.corpora.columns import Column, Sentences
 from structsparse.features.clusters.brown import brown_tree
 
 BROWN = "brown"  # value of features.clusters: clusters are made by Brown clustering
-LEXICON = "lexicon"  # the attribute of lexicon entries
-PREFIXES = (4, 6, 10, 20)  # numbers of bits of a cluster that are attributes
+LEXICON = "lexicon"  # name of the attribute for lexicon entries
+PREFIXES = (4, 6, 10, 20)  # for each number, an attribute with this number of first bits of the cluster
 CLUSTERS = tuple(f"cluster{size}" for size in PREFIXES)
-LISTED = "1-grams of {}[-1..1]"  # templates of each of these attributes
+LISTED = "1-grams of {}[-1..1]"  # template line for an attribute of word lists
 OUTSIDE = "O"  # value of `lexicon` for a token without an entry
 _BITS = re.compile(r"[01]+")
 
@@ -37,7 +39,7 @@ _BITS = re.compile(r"[01]+")
 class WordLists:
     """Word lists: lexicons and clusters, which give further attributes to the tokens of sentences."""
 
-    entries: Mapping[str, str] = field(default_factory=dict)  # entry of a lexicon (words between spaces) -> its class
+    entries: Mapping[str, str] = field(default_factory=dict)  # lexicon entry (words separated by spaces) -> class
     lower: bool = True  # whether entries and tokens are compared in lower case
     clusters: Mapping[str, str] = field(default_factory=dict)  # word -> bits of its cluster
 
@@ -49,9 +51,10 @@ class WordLists:
         lower: bool = True,
         make: Callable[[], Mapping[str, str]] | None = None,
     ) -> WordLists:
-        """Word lists from files: lexicons with an entry in each line, and clusters in lines `bits TAB word`.
+        """Read word lists: lexicon files have an entry in each line, a cluster file has lines `bits TAB word`.
 
-        With `clusters=brown`, the function `make` makes the clusters, see `brown_clusters`."""
+        If `clusters` is "brown", the function `make` makes the clusters, see `brown_clusters`. If an entry has several
+        classes, these are joined by +."""
         if isinstance(lexicons, str) or not isinstance(lower, bool):
             raise UserError("features.lexicons expects a list of files, and features.lexicons_lower true or false")
         entries: dict[str, str] = {}
@@ -71,11 +74,11 @@ class WordLists:
 
     @property
     def templates(self) -> list[str]:
-        """Word lists: the template lines that read their attributes."""
+        """Word lists: lines of feature templates that read the attributes of these lists."""
         return [LISTED.format(name) for name in self.attributes]
 
     def added(self, sentences: Sentences) -> Sentences:
-        """Word lists: the sentences with a further column for each attribute."""
+        """Word lists: the sentences with an added column for each attribute of these lists."""
         if not self.attributes:
             return sentences
         if "word" not in sentences.columns:
@@ -94,7 +97,7 @@ class WordLists:
         return sentences
 
     def _bits(self, word: str) -> str:
-        """Word lists: the bits of a word's cluster, or of the word in lower case; empty without a cluster."""
+        """Word lists: the cluster bits of a word, or else of the word in lower case; empty if neither has a cluster."""
         return self.clusters.get(word) or self.clusters.get(word.lower(), "")
 
     @cached_property
@@ -107,7 +110,7 @@ class WordLists:
         return {word: sorted(sizes, reverse=True) for word, sizes in lengths.items()}
 
     def _matched(self, sentences: Sentences) -> Column:
-        """Word lists: the column `lexicon` of sentences: B- or I- and a class at entries, O elsewhere."""
+        """Word lists: the column `lexicon` of sentences: B-CLASS or I-CLASS inside lexicon entries, O elsewhere."""
         column = sentences.columns["word"]
         spelled = [word.lower() if self.lower else word for word in column.values]
         words = [spelled[code] for code in column.codes.tolist()]
@@ -129,7 +132,7 @@ class WordLists:
                 return size
         return 0
 
-    # --- in an artifact
+    # --- storage in an artifact
 
     def described(self) -> dict[str, object]:
         """Word lists: the fields that an artifact stores; entries are listed by class, words by cluster."""
@@ -144,9 +147,10 @@ class WordLists:
 
 
 def brown_clusters(train: Sentences, text: str | None, classes: int, megabytes: int) -> dict[str, str]:
-    """Word lists: the bits of the Brown cluster of each word, from the training sentences or from a text.
+    """Word lists: the bits of the Brown cluster of each word, learnt from the training sentences or from a text.
 
-    `text` is a file of tokens between spaces, with a sentence in each line. `megabytes` may be cached on disk."""
+    `text` is a file with a sentence in each line and spaces between tokens; None means the training sentences.
+    `classes` is the number of clusters, and `megabytes` the size limit of the disk cache."""
     if text is None:
         if "word" not in train.columns:
             raise UserError(f"{train.source}: no column word, which clusters need")
@@ -161,7 +165,7 @@ def brown_clusters(train: Sentences, text: str | None, classes: int, megabytes: 
 
 
 class Tokens(NamedTuple):
-    """Word lists: coded words of sentences, for Brown clustering."""
+    """Word lists: the words of sentences as integer codes, for Brown clustering."""
 
     words: Sequence[str]
     tokens: np.ndarray  # code of each token
@@ -180,7 +184,7 @@ def are_word_lists(value: object) -> bool:
 
 
 def _grouped(names: Mapping[str, str]) -> dict[str, list[str]]:
-    """Word lists: for each class or cluster, its entries or words."""
+    """Word lists: invert a dictionary: for each class (or cluster), the list of its entries (or words)."""
     groups: dict[str, list[str]] = {}
     for item, name in names.items():
         groups.setdefault(name, []).append(item)
@@ -188,7 +192,7 @@ def _grouped(names: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _read_lexicon(path: str) -> list[tuple[str, str]]:
-    """Word lists: the entries of a lexicon file with their classes; without a class, it is the name of the file."""
+    """Word lists: the entries of a lexicon file with their classes; the default class is the name of the file."""
     entries, stem = [], re.sub(r"\W", "_", Path(path).name.partition(".")[0])
     for number, fields in _lines(path, "a lexicon"):
         words = fields[0].split()
@@ -209,7 +213,7 @@ def _read_clusters(path: str) -> dict[str, str]:
 
 
 def _lines(path: str, expected: str) -> list[tuple[int, list[str]]]:
-    """Word lists: the lines of a file that are not empty, with line numbers, each split at tabs."""
+    """Word lists: the nonempty lines of a file, each as a pair: line number, and fields between tabs."""
     try:
         text = read_gunzipped(find_path(path), f"a file of {expected}").decode("utf-8-sig")
     except UnicodeDecodeError:

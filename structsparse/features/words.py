@@ -71,14 +71,15 @@ class Weighting:
     - tfidf: c (1 + log((1 + N) / (1 + d))), as in scikit-learn
     - sublinear: (1 + log(c)) (1 + log((1 + N) / (1 + d))), as in scikit-learn with sublinear_tf=True
 
-    N is the number of documents in train. d is the number of documents in train that have the word. `log_ratio`
-    is the power of another factor of each word, see `log_ratios`. `normalize` then scales each document to l2 norm 1.
+    N is the number of documents in train. d is the number of documents in train that have the word. The value is then
+    multiplied by the word's log-count ratio to the power `log_ratio`, see `log_ratios`. Finally, `normalize` scales
+    each document to l2 norm 1.
     """
 
     kind: str
     normalize: bool
-    factors: np.ndarray  # float64 array: factor of each word, from both 1 + log((1 + N) / (1 + d)) and `log_ratio`
-    log_ratio: float = 0.0  # power; 0: no such factor
+    factors: np.ndarray  # float64 array: factor of each word, which combines tf-idf and log-count ratio
+    log_ratio: float = 0.0  # power of the log-count ratio in the factors; 0: factors without this ratio
 
     def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
         """Weighting of a bag of words: turn word counts into feature values (float64, shape [documents, rows])."""
@@ -94,7 +95,7 @@ class Weighting:
             sizes = np.diff(values.indptr)
             owner = np.repeat(np.arange(len(sizes)), sizes)
             norms = np.sqrt(np.bincount(owner, values.data**2, minlength=len(sizes)))
-            values.data /= np.where(norms > 0, norms, 1)[owner]  # the factors of all words of a document may be 0
+            values.data /= np.where(norms > 0, norms, 1)[owner]  # a norm is 0 if all words have factor 0
         return values
 
 
@@ -184,7 +185,7 @@ def bag(
 
 
 def _factors(weighting: str, log_ratio: float, counts: sparse.csr_array, train: Documents) -> np.ndarray:
-    """The factors of a bag of words (float64 [columns]), from the counts of train, [documents, columns]."""
+    """The factors of words in a bag of words (float64 [columns]); `counts` [documents, columns] has train counts."""
     presence = sparse.csr_array((np.ones(counts.nnz), counts.indices, counts.indptr), counts.shape)
     factors = np.ones(counts.shape[1])
     if weighting in INVERSE:
@@ -195,16 +196,19 @@ def _factors(weighting: str, log_ratio: float, counts: sparse.csr_array, train: 
 
 
 def inverse_frequencies(documents: np.ndarray, count: int) -> np.ndarray:
-    """The tf-idf factors of a bag of words, from the number of documents with each word among `count` documents."""
+    """The tf-idf factor of each word in a bag of words.
+
+    `documents` has the number of documents with each word, and `count` is the number of all documents."""
     return 1 + np.log((1 + count) / (1 + documents))
 
 
 def log_ratios(presence: sparse.csr_array, labels: np.ndarray) -> np.ndarray:
-    """The log-count ratio of each word of a bag of words: how much its share differs between classes (float64 [words]).
+    """The log-count ratio of each word in a bag of words: how much its share differs between classes (float64 [words]).
 
-    `presence` is 1 where a document has a word ([documents, words]). The share of a word in a class is the number of
-    documents of the class with the word, plus 1, divided by the sum over all words. The ratio is the largest |log(share
-    in a class / share in the other classes)|, see Wang and Manning (2012)."""
+    `presence` [documents, words] is 1 if a document has a word, else 0. For a class and a word, let n be 1 plus the
+    number of documents of the class with the word. The share of the word in the class is n, divided by the sum of n
+    over all words. The log-count ratio of a word is the maximum over all classes of |log(share in the class / share in
+    all other classes together)| (Wang and Manning 2012)."""
     largest = np.zeros(presence.shape[1])
     for label in np.unique(labels):
         inside, outside = (1 + presence[labels == label].sum(axis=0), 1 + presence[labels != label].sum(axis=0))
@@ -236,7 +240,7 @@ def extended(bag: Bag, names: Sequence[str], members: sparse.sparray) -> Bag:
 
 
 def _check_log_ratio(power: float, classes: tuple[str, ...] | None) -> None:
-    """Refuse a power of log-count ratios of bags of words that is below 0, or that is given without classes."""
+    """Raise an error if the power of log-count ratios in bags of words is negative, or positive without classes."""
     if not 0 <= power < np.inf:
         raise UserError(f"features.log_ratio is {power}, expected a number of at least 0")
     if power > 0 and classes is None:

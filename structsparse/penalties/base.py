@@ -131,9 +131,9 @@ class Penalty(nn.Module, ABC):
 
     @classmethod
     def mixed(cls, squares: float, sparse: float) -> Mapping[str, float] | None:
-        """Penalty base class: the options of the penalty with a strength of squares and one of the sparse part.
+        """Penalty base class: the penalty's options for given strengths of its squares and of its sparse part.
 
-        The sparse part is the one that makes weights or groups zero. The result is None if there are no two parts."""
+        The sparse part makes weights or groups zero. The result is None if the penalty does not have both parts."""
         return None
 
     @property

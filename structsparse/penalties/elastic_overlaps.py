@@ -62,7 +62,7 @@ class StructuredElasticNet(Penalty):
 
     @classmethod
     def mixed(cls, squares: float, sparse: float) -> Mapping[str, float] | None:
-        """Structured elastic net penalty: the options with a strength of squares and one of the group norms."""
+        """Structured elastic net penalty: its options for given strengths of squares and of group norms (`sparse`)."""
         return {"squares": squares, "group": sparse}
 
     def fit(self, layout: TableLayout) -> None:

@@ -27,9 +27,9 @@ class ElasticNet(Penalty):
 
     @classmethod
     def mixed(cls, squares: float, sparse: float) -> Mapping[str, float] | None:
-        """Elastic net penalty on entries: the options with a strength of squares and one of absolute values.
+        """Elastic net penalty on entries: its options for given strengths of squares and of absolute values (`sparse`).
 
-        Subclasses have one of the two parts only; for them the result is None."""
+        The result is None for subclasses, which have only one of the two parts."""
         return {"strength": squares + sparse, "mix": sparse / (squares + sparse)} if cls is ElasticNet else None
 
     def value(self, W: Tensor) -> Tensor:

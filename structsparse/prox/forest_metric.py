@@ -82,7 +82,7 @@ class _Newton:
             squares[a:b] = torch.where(factor[a:b] > 0, squares[a:b] * factor[a:b].square(), 0.0)
             if a > 0:
                 self._to_parents(squares, a, b, squares[a:b])
-        # `squares`: squared norm of x / steps on each subtree, after shrinking inner subtrees, then the subtree
+        # `squares`: squared norm of x / steps on each subtree; inner subtrees are shrunk first, then the subtree itself
         self.bound = self.reach / squares.sqrt()
         self.stiffest = self._stiffest()
         for a, b in self.levels:

@@ -1,8 +1,10 @@
 """Automatic strength: `reg.strength=auto` and `path=auto` search for the strength of the penalty by the score on dev.
 
-The search of a penalty of groups is `group_search`, that of a penalty of single entries is `entry_search`. The search
-of a text classifier's penalty with squares and a sparse part is `ridge_search`. conf/search has the stages and rules
-of all."""
+There are three searches. Their stages and rules are in conf/search.
+
+- `group_search`: for penalties of groups
+- `entry_search`: for penalties of single entries
+- `ridge_search`: for penalties of text classifiers that have squares and a sparse part (norms or absolute values)"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ STRENGTHS = "strength", "mix", "squares", "group"  # options of penalties that m
 
 
 def is_automatic(cfg: DictConfig) -> bool:
-    """Automatic strength: whether dev chooses it, by `path=auto`, or `reg.strength=auto` without a path or budget."""
+    """Automatic strength: whether dev chooses it: `path=auto`, or an option `auto` of `reg` without path or budget."""
     return cfg.path == AUTO or (cfg.path is None and bool(_open(cfg)) and not cfg.reg.get("budget"))
 
 
@@ -45,25 +47,25 @@ class Automatic:
     """Automatic strength: the search that a configuration asks for, with the stages that it has composed so far."""
 
     cfg: DictConfig
-    choices: Mapping[str, str]  # the option of each configuration group
+    choices: Mapping[str, str]  # the choice in each configuration group
 
     def __post_init__(self) -> None:
         by_penalty = "entries" if self.cfg.reg.get("groups") is None else "groups"
         self.search = self.cfg.search[self.cfg.search.models.get(self.choices["model"], by_penalty)]
         maker = (self.cfg.reg.get("groups") or {}).get("_target_", "structsparse.")
-        self.own_groups = maker.startswith("structsparse.")  # others may not know the table of observed pairs
-        self.stages: dict[tuple, Stage] = {}  # composing a stage takes as long as a short fit
+        self.own_groups = maker.startswith("structsparse.")  # other groups may not support tables of observed pairs
+        self.stages: dict[tuple, Stage] = {}  # cache of composed stages, as composing one takes as long as a short fit
         self._check()
         choose = self.search.get("choose", {}).get(self.cfg.choose, self.cfg.choose)
         self.rules = Rules(**self.search.rules, choose=choose)
 
     @property
     def fits(self) -> int:
-        """Automatic strength: about how many fits of all features take as long as the search."""
+        """Automatic strength: the approximate time of the search, as a number of fits of all features."""
         return self.search.get("fits", 1)
 
     def run(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Outcome:
-        """Automatic strength: search, and write the report of the search."""
+        """Automatic strength: run the search and write its report; returns the outcome."""
         setting = self.setting(task, data, folder, resume, console)
         if "refits" in self.search:
             outcome = GroupSearch(setting, OmegaConf.to_container(self.search.refits)).run()
@@ -79,12 +81,12 @@ class Automatic:
         return outcome
 
     def setting(self, task: Task, data: Data, folder: Path, resume: bool, console: Console) -> Setting:
-        """Automatic strength: what the search works with."""
+        """Automatic strength: the `Setting` of the search, from these arguments and the configuration."""
         self.metric, self.folder, self.console = data.metric, folder, console
         return Setting(self._stage, self.rules, task, data, folder / "checkpoints", resume, console)
 
     def _parts(self) -> tuple[float | None, float | None, dict[str, object]]:
-        """Automatic strength: the strengths of squares and of the sparse part, and options that all fits have.
+        """Automatic strength: for a ridge search, the strengths of squares and sparse part, and fixed penalty options.
 
         A strength is None if dev chooses it."""
         reg = self.cfg.reg
@@ -109,7 +111,7 @@ class Automatic:
                 )
 
     def _stage(self, name: str, reg: Mapping[str, object]) -> Stage:
-        """Automatic strength: a stage of the search, with changed options of its penalty."""
+        """Automatic strength: the stage `name` of the search, with the options `reg` of its penalty changed."""
         key = name, *reg.items()
         if key not in self.stages:
             kept = dict(self.search.stages[name])

@@ -40,7 +40,7 @@ class TokenArrays:
         return np.diff(self.offsets)
 
     def followed_by(self, other: TokenArrays) -> TokenArrays:
-        """Batches of sentences: the tokens of these sentences, then those of further sentences."""
+        """Batches of sentences: the arrays of these sentences and then of the sentences of `other`, as one object."""
         return TokenArrays(
             self.bags.followed_by(other.bags),
             np.concatenate([self.gold, other.gold]),

@@ -29,7 +29,7 @@ from structsparse.training.terms import Term
 TERM_OPTIONS = ("strength", "relative", "parameters", "groups", "nonnegative", "ridge")
 # options of `reg` that belong to the training stage, not to the penalty
 SCHEDULE_OPTIONS = ("every", "warmup", "budget", "freeze", "reweight", "admm")
-BEFORE_BUDGET = 0.01  # strength, as a share of the critical one, until the first cut to a budget
+BEFORE_BUDGET = 0.01  # strength until the first cut to a budget, as a share of the critical strength
 BASE = "_"  # the first letter of names of files and folders in conf/ that only serve to be included by others
 
 
@@ -87,7 +87,7 @@ def stage_of(name: str, cfg: DictConfig, metric: str, folder: Path, console: Con
     """Composed configuration: compose one stage; `cfg` already includes the changes of the recipe."""
     solver, reg = cfg.solver.copy(), cfg.reg.copy()
     final_lr = solver.pop("final_lr", 1.0)
-    choose = LAST if cfg.choose == ONE_SE else cfg.choose  # within a fit; among strengths see search/choose.py
+    choose = LAST if cfg.choose == ONE_SE else cfg.choose  # one_se is for strengths; within a fit it means last
     if cfg.data.get("join_dev") and (choose != LAST or cfg.patience is not None):
         stop = "choose=last patience=null"
         raise UserError(f"data.join_dev=true: dev, trained on as well, cannot choose; stage {name} needs {stop}")

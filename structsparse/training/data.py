@@ -68,5 +68,5 @@ class CorpusParts:
         return len(self.arrays["train"])
 
     def with_dev(self) -> Data | None:
-        """Training data of any task: by default, dev is never added to train."""
+        """Training data of any task: None by default, which means that dev cannot be added to train."""
         return None

@@ -90,14 +90,14 @@ class TaskModule(lightning.LightningModule):
         return score
 
     def count_items(self, batch) -> np.ndarray:
-        """Base Lightning module: counts (right, gold, predicted) of each item of a batch: int64 [items, 3].
+        """Base Lightning module: right, gold and predicted counts of each item of a batch (int64 [items, 3]).
 
-        The score 2 right / (gold + predicted) of their sums chooses among models."""
+        A search chooses models by the score 2 right / (gold + predicted), from the sums over all items."""
         raise NotImplementedError
 
     @torch.no_grad()
     def item_counts(self, batches: Iterable) -> np.ndarray:
-        """Base Lightning module: the counts of each item of a part of the corpus, in the order of the batches."""
+        """Base Lightning module: the result of `count_items` for the items of all given batches, in their order."""
         counts = [self.count_items(self.transfer_batch_to_device(batch, self.device, 0)) for batch in batches]
         return np.concatenate(counts)
 

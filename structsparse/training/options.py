@@ -1,4 +1,4 @@
-"""Command-line options: old names are refused with the new one; presets that every task has are expanded."""
+"""Command-line options: refuse old names and name the new ones; replace `preset=fast` by the preset of the task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
 
 DEFAULT_TASK = "ner"  # the task of a command line without task=
-SIZES = "fast", "accurate", "small"  # presets of which each task has its own
+SIZES = "fast", "accurate", "small"  # presets that each task defines for itself
 GROUPS = {"method": "preset", "tuned": "preset"}  # renamed configuration groups: old name -> new name
 KEYS = {"features.alpha": "model.alpha", "features.tolerance": "solver.tolerance"}
 CHOICES = {
@@ -39,15 +39,15 @@ def check_options(arguments: Sequence[str]) -> None:
 
 
 def expanded(arguments: Sequence[str]) -> list[str]:
-    """Command-line options with `preset=fast`, `accurate` or `small` replaced by the preset of the task."""
+    """Command-line options, where the preset of the task replaces `preset=fast`, `accurate` or `small`."""
     task = next((a.partition("=")[2] for a in arguments if a.startswith("task=")), DEFAULT_TASK)
     presets = {f"preset={size}": f"preset={task}_{size}" for size in SIZES}
     return [presets.get(argument, argument) for argument in arguments]
 
 
 def other_presets(task: str, preset: str) -> list[str]:
-    """What the presets fast, accurate and small of a task bring that a run has not used: a line for each.
+    """Command-line options: lines about the presets fast, accurate and small of a task, except the one that is used.
 
-    The line is the comment that the yaml file of the preset begins with, after `# @package`."""
+    The line of a preset is the first comment in its yaml file, after `# @package`."""
     files = [configuration_folder() / "preset" / f"{task}_{size}.yaml" for size in SIZES]
     return [file.read_text().splitlines()[1].lstrip("# ") for file in files if file.exists() and file.stem != preset]

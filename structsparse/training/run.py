@@ -73,7 +73,7 @@ class _Run:
     def results(self) -> tuple[list[StageResult], dict[str, object], Data]:
         """Training run: the results of all stages, the figures of a search if there was one, and the data.
 
-        A search chooses among variants of the data if the task has any."""
+        If the task has variants of the data, a search may choose one. The returned data are then this variant."""
         if self.cfg.grid is not None:
             return *self.search_grid(), self.data
         if self.search is not None:
@@ -116,7 +116,7 @@ class _Run:
         """Training run: the stages of the recipe, with the options of a grid point."""
         cfg = self.cfg.copy()
         cfg.grid = None
-        for key in ("squares", "group"):  # parts of the penalty that neither the user nor the grid gives
+        for key in ("squares", "group"):  # parts of the penalty that are `auto` and not in the grid get strength 0
             if cfg.reg.get(key) == AUTO:
                 cfg.reg[key] = 0.0
         for key, value in options.items():

@@ -92,7 +92,7 @@ class AccuracyScore(LabelScore):
         self._add(gold[right], gold, predicted, right, offsets)
 
     def by_sentence(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """The numbers of right, gold and predicted tags of each sentence: int64 [sentences, 3]"""
+        """The numbers of right, gold and predicted tags of each sentence (int64 [sentences, 3])."""
         gold, predicted = checked_codes(gold, predicted, offsets, len(self.names))
         right = np.diff(np.r_[0, np.cumsum(gold == predicted)][offsets])
         lengths = np.diff(offsets)

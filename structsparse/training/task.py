@@ -43,9 +43,9 @@ class Task(ABC):
     def prepare(self, corpus, features: Mapping, filter: Callable, cache: int) -> Data:
         """Task interface: prepare a corpus as arrays for training.
 
-        `features` holds the options of features. If `fits` is one, it says about how many fits of all features the run
-        takes. `filter` selects feature templates. `cache` is the size limit, in megabytes, of the cache of prepared
-        corpora."""
+        `features` holds the options of features. Its entry `fits`, if present, is the approximate number of fits of all
+        features in the run. `filter` selects feature templates. `cache` is the size limit, in megabytes, of the cache
+        of prepared corpora."""
 
     @abstractmethod
     def build(self, stage: Stage, data: Data) -> tuple[TaskModule, TermPenalties]:
@@ -84,7 +84,7 @@ class Task(ABC):
         """Task interface: whether enough weights are nonzero for the model to be refitted or exported."""
 
     def variants(self, data: Data) -> Mapping[str, Data]:
-        """Task interface: by name, the variants of the data among which dev can choose, the default first.
+        """Task interface: the variants of the data among which dev can choose: {name: data}, the default first.
 
         All variants have the same dev items, in the same order. Most tasks have no variants."""
         return {}

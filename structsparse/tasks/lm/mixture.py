@@ -4,9 +4,9 @@ The mixture is log-linear:
 
     p(word | context) is proportional to p_trained(word | context)^(1 - share) * p_kneser_ney(word | context)^share
 
-Kneser-Ney can be written as a log-linear n-gram model on the same trie of contexts, see `KneserNey.increments`. So the
-mixture is a log-linear n-gram model with an exact normaliser. Its weights are (1 - share) * weights of the trained
-model + share * weights of Kneser-Ney."""
+Kneser-Ney can be written as a log-linear n-gram model on the same trie of contexts, see `KneserNey.increments`. The
+mixture is therefore a log-linear n-gram model with an exact normaliser. Its weights are (1 - share) * weights of the
+trained model + share * weights of Kneser-Ney."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from structsparse.tasks.lm.kneser_ney import KneserNey
 from structsparse.tasks.lm.model import NgramModel
 
 DEV = "dev"  # value of model.kneser_ney: dev chooses the share
-PRECISION = 1e-3  # of the share that dev chooses
+PRECISION = 1e-3  # maximum error of the share that dev chooses
 
 
 def check_share(share: float | str) -> None:
@@ -34,7 +34,7 @@ class Mixture:
 
     @torch.no_grad()
     def __init__(self, model: NgramModel) -> None:
-        """Make mixtures with a trained model, whose tree must be a trie of contexts."""
+        """Prepare mixtures with a trained n-gram model; its tree must be a trie of contexts, not collapsed."""
         self.tree, self.structure = model.tree, model.structure.cpu()
         self.trained = model().dense().cpu()
         self.kneser_ney = torch.from_numpy(KneserNey(model.tree).increments)
@@ -44,7 +44,7 @@ class Mixture:
         return torch.lerp(self.trained, self.kneser_ney, float(share))
 
     def model(self, share: float) -> NgramModel:
-        """Mixture with Kneser-Ney: the n-gram model at a share."""
+        """Mixture with Kneser-Ney: the mixed n-gram model with the given share of Kneser-Ney."""
         model = NgramModel(self.tree).double()
         with torch.no_grad():
             model.table.copy_(self.increments(share))

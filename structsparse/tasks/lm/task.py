@@ -141,9 +141,9 @@ class LanguageModule(TaskModule):
         return model.tree, model.table.detach().cpu().numpy(), model.alpha, base
 
     def mixed(self) -> LanguageModule:
-        """Language-model task: the module of the trained n-gram model, mixed with Kneser-Ney if the model asks for it.
+        """Language-model task: the module of the n-gram model after training, mixed with Kneser-Ney on request.
 
-        Dev chooses the share of Kneser-Ney if the model has the share `dev`."""
+        The option model.kneser_ney is the share of Kneser-Ney. If it is `dev`, dev chooses the share."""
         share = self.model.kneser_ney
         if share == 0:
             return self
@@ -269,7 +269,7 @@ class LanguageModelTask(Task):
         return isinstance(result.module, KneserNeyModule) or bool((result.module.model.table != 0).any())
 
     def finalize(self, result: StageResult) -> StageResult:
-        """Language-model task: the result of the last stage with the model that is tested: mixed with Kneser-Ney."""
+        """Language-model task: result of the last stage with the model to test, mixed with Kneser-Ney on request."""
         return replace(result, module=result.module.mixed())
 
     def sparsity(self, data: LanguageData, first: StageResult, last: StageResult) -> dict[str, object]:

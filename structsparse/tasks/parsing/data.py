@@ -181,9 +181,9 @@ def _switch(features: dict, name: str, default: bool) -> bool:
 
 
 def _with_morphology(templates: list[ArcTemplate], splits: TreebankSplits, feats: bool) -> list[ArcTemplate]:
-    """The arc templates for the data of a parser: those that read morphological features only if train has some.
+    """The arc templates for the data of a parser; templates of morphological features may be left out.
 
-    If `feats` is false, they are always left out."""
+    They are left out if train has no morphological features, or if `feats` is false."""
     if not any(template.morphological for template in templates):
         return templates
     varies = len(np.unique(splits.train.columns[MORPHOLOGY].codes)) > 1

@@ -249,7 +249,7 @@ def _needed(description: dict) -> tuple[str, ...]:
 
 
 def _lists(description: dict) -> WordLists:
-    """The lexicons and clusters in a tagger's artifact; empty word lists if it has none."""
+    """The word lists (lexicons and clusters) in the artifact of a tagger; empty lists if it has none."""
     return WordLists.restored(description["lists"]) if "lists" in description else WordLists()
 
 

@@ -55,7 +55,7 @@ class TaggingData(CorpusParts):
     edges: EdgeFeatures | None = None  # features conjoined with pairs of neighbouring labels; None: none
     short: TokenIndex | None = None  # feature index with shorter keys for a small artifact
     short_edges: TokenIndex | None = None  # index of edge features with shorter keys for a small artifact
-    lists: WordLists = field(default_factory=WordLists)  # lexicons and clusters, whose attributes are columns
+    lists: WordLists = field(default_factory=WordLists)  # lexicons and clusters, which give columns
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class TaggingData(CorpusParts):
     def with_dev(self) -> TaggingData | None:
         """The data of a tagger with the dev sentences added to train, with the same features and labels.
 
-        The result is None unless dev was drawn from train, or if dev has a label that train lacks."""
+        The result is None if dev was not drawn from train, or if dev has a label that train lacks."""
         train, dev = self.arrays["train"], self.arrays["dev"]
         if not self.splits.held_out or np.any(dev.gold >= len(self.labels)):
             return None

@@ -63,7 +63,7 @@ class EdgeFeatures:
         return cls(index, label_pairs, bags, numbers(label_pairs, gold, train.offsets), train.offsets)
 
     def relabelled(self, gold: np.ndarray) -> EdgeFeatures:
-        """The same edge features with other gold labels of the training tokens, int64 [training tokens]."""
+        """A copy of the edge features with other gold labels `gold` of the training tokens (int64 array [tokens])."""
         label_pairs = observed(gold, self.offsets)
         return replace(self, label_pairs=label_pairs, gold=numbers(label_pairs, gold, self.offsets))
 

@@ -28,7 +28,7 @@ class SpanScore(LabelScore):
         self._add(guess.type[correct], truth.type, guess.type, gold == predicted, offsets)
 
     def by_sentence(self, gold: np.ndarray, predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """The counts of correct, gold and predicted spans of each sentence: int64 [sentences, 3]"""
+        """The numbers of correct, gold and predicted spans of each sentence (int64 [sentences, 3])."""
         truth, guess, correct = self._compared(*checked_codes(gold, predicted, offsets, len(self.names)), offsets)
         starts = guess.start[correct], truth.start, guess.start
         sentences = (np.searchsorted(offsets, start, side="right") - 1 for start in starts)

@@ -37,7 +37,7 @@ from structsparse.weights.batch import TokenBatch
 from structsparse.weights.notes import notes_of
 from structsparse.weights.observed_pairs import Pairs, PairScorer, on_rows, pairs_of, rows_of
 
-AUTO = "auto"  # the value of task.scheme with which dev chooses
+AUTO = "auto"  # value of task.scheme: dev chooses the scheme
 SCHEMES_OF_DEV = "iob2", "iobes"  # the schemes among which dev can choose; the first is the default
 
 
@@ -63,7 +63,7 @@ class Tagging(TaskModule):
         return self.tagger.linear and not isinstance(self.tagger.scorer, GrowingScorer)
 
     def step(self, batch: TokenBatch) -> Tensor:
-        """Tagging task: the loss of a batch, summed over sentences and divided by their count in the optimizer step."""
+        """Tagging task: the summed loss of a batch, divided by the number of sentences in the optimizer step."""
         losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)
         return losses.sum() / batch.items
 
@@ -85,7 +85,7 @@ class Tagging(TaskModule):
     def count_items(self, batch: TokenBatch) -> np.ndarray:
         """Tagging task: the numbers of right, gold and predicted spans of each sentence: int64 [sentences, 3].
 
-        For tags that are not spans, the numbers of right and of all tags."""
+        If tags are not spans, the numbers are those of right tags, gold tags and predicted tags."""
         return self.make_score().by_sentence(*self._labels(batch))
 
     def _labels(self, batch: TokenBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

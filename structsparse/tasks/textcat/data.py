@@ -116,7 +116,7 @@ class DocumentData:
         return self.batches(part, None)
 
     def with_dev(self) -> None:
-        """Text classifier data: the documents of dev are never added to train."""
+        """Text classifier data: always None, because the documents of dev are never added to train."""
 
 
 def targets_of(labels: np.ndarray, classes: tuple[str, ...] | None) -> np.ndarray:

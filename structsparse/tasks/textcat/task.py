@@ -71,9 +71,10 @@ class ClassifierModule(TaskModule):
         score.add(*self._labels(batch, score.numbers))
 
     def count_items(self, batch: DocumentBatch) -> np.ndarray:
-        """Text-categorization module: whether each document has the right class, 1 and 1: int64 [documents, 3].
+        """Text-categorization module: right, gold and predicted counts of each document (int64 [documents, 3]).
 
-        For labels that are numbers, the first column is the squared error (float64)."""
+        The right count is 1 if the predicted class is right, else 0. The other counts are always 1. If labels are
+        numbers, the first column is the squared error, and the dtype is float64."""
         numbers = self.make_score().numbers
         gold, predicted = self._labels(batch, numbers)
         first = np.square(predicted - gold) if numbers else (gold == predicted).astype(np.int64)

@@ -21,21 +21,21 @@ from structsparse.training.task import Task
 
 SIZE = "size"  # figure that decides among candidates with equal scores
 
-Row = dict[str, object]  # table line of a candidate
+Row = dict[str, object]  # table line of a candidate: column name -> value
 
 
 @dataclass(frozen=True)
 class Rules:
     """Rules of a search: how the path of strengths goes down, where it ends, and how dev chooses among candidates."""
 
-    ratio: float  # each strength divided by the strength before
+    ratio: float  # ratio of each strength to the strength before, less than 1
     last: float  # smallest strength of the path, as a share of its largest strength
-    patience: int  # the path ends after this many candidates in a row without a better score on dev
-    choose: str  # one_se, best or last
-    most: float = 1.0  # the path ends where this share of the groups lives
-    first: float = 1.0  # largest strength, for the summed loss, if no strength makes every weight zero
-    ties: str = SIZE  # of equal scores, `size` takes the smallest model and `loss` the one with the smallest dev loss
-    rising: Sequence[float] = ()  # shares of the second path, see ridge_search
+    patience: int  # the path ends after this number of candidates in a row without a better score on dev
+    choose: str  # rule by which dev chooses: one_se, best or last, see `choose.smallest`
+    most: float = 1.0  # the path ends when at least this share of the groups is nonzero
+    first: float = 1.0  # largest strength if none makes every weight zero; relative to the summed loss
+    ties: str = SIZE  # among equal scores, `size` takes the smallest model, `loss` the one with least loss on dev
+    rising: Sequence[float] = ()  # rising strengths of the second path, as shares, see `ridge_search`
 
     def __post_init__(self) -> None:
         for name in ("ratio", "last"):
@@ -61,9 +61,9 @@ class Candidate:
     """Candidate of a search: a fitted model with its table line, its counts on dev, and the means to fit it again."""
 
     row: Row
-    counts: np.ndarray  # counts of each dev item, int64 [items, 3], see TaskModule.item_counts
-    masks: dict[str, Tensor] = field(default_factory=dict)  # the entries of living groups, by penalised parameter
-    weights: dict[str, Tensor] = field(default_factory=dict)  # sparse weights of the stage that selects groups
+    counts: np.ndarray  # shape [items, 3]: right, gold and predicted count of each dev item
+    masks: dict[str, Tensor] = field(default_factory=dict)  # mask of the entries of nonzero groups, by parameter
+    weights: dict[str, Tensor] = field(default_factory=dict)  # weights of the stage that selects groups, sparse
     strength: float = 0.0  # absolute strength of the penalty
     folder: str = ""  # subfolder of the checkpoints
 
@@ -78,10 +78,8 @@ class Outcome:
     refits: list[Row]
     chosen_refit: Row | None
     figures: dict[str, object]
-    norms: dict[str, tuple[Sequence[str], list[list[float]]]] = field(
-        default_factory=dict
-    )  # by parameter: group names,
-    # and the norms of the groups at each strength of the path
+    # by parameter: the names of its groups, and the norms of the groups at each strength of the path
+    norms: dict[str, tuple[Sequence[str], list[list[float]]]] = field(default_factory=dict)
     data: Data | None = None  # the variant of the data that dev has chosen; None: the data of the search
 
 
@@ -102,10 +100,10 @@ class Setting:
         self.console.print(line, highlight=False, soft_wrap=True)
 
     def with_dev(self, before: StageResult, dev: object) -> tuple[StageResult, dict[str, object]]:
-        """The stage before the last fit of a search, with dev among its training data if dev was drawn from train.
+        """Setting of a search: the result from which the last fit starts; dev joins train if it was drawn from train.
 
-        Also returns further figures for metrics.json: the score `dev` of the model that was chosen on dev stands for
-        that of the last fit, which has seen dev."""
+        Also returns figures for metrics.json, or no figures if dev does not join train. One of them is the score
+        of the chosen model on dev. The score of the last fit cannot replace it, because this fit has seen dev."""
         data = before.data.with_dev()
         if data is None:
             return before, {}
@@ -127,7 +125,7 @@ class Setting:
         return f"{groups}weights {row['weights']:,}  dev {self.data.metric} {row[self.data.metric]:.4f}"
 
     def chosen(self, candidates: Sequence[Candidate]) -> int:
-        """The index of the candidate that the rule of the search takes."""
+        """The index of the candidate that the rule `rules.choose` of the search takes."""
         rows = [candidate.row for candidate in candidates]
         sizes = [(row["groups"] or 0, row["weights"], row.get(LOSS, 0.0)) for row in rows]
         if self.rules.ties == LOSS and self.rules.choose == BEST:
@@ -136,15 +134,16 @@ class Setting:
         return smallest([candidate.counts for candidate in candidates], sizes, self.rules.choose, lower)
 
     def with_evidence(self, candidates: Sequence[Candidate]) -> list[int]:
-        """The indices of the first candidate and of those for which dev gives evidence against it.
+        """The indices of the first candidate of a search, and of the candidates that are clearly better on dev.
 
-        These are better by more than two paired standard errors, and their loss is not larger."""
+        Clearly better than the first candidate means: a score better by more than two paired standard errors, and no
+        larger loss."""
         better = clearly_better([candidate.counts for candidate in candidates], gain(self.data.metric, 1.0) < 0)
         losses = [candidate.row.get(LOSS, 0.0) for candidate in candidates]
         return [k for k, loss in enumerate(losses) if k == 0 or (better[k] and loss <= losses[0])]
 
     def clearly_worse(self, candidates: Sequence[Candidate], patience: int) -> bool:
-        """Whether each of the last `patience` candidates is worse than the best by more than a standard error."""
+        """Whether each of the last `patience` candidates is worse than the best by more than one standard error."""
         if len(candidates) <= patience:
             return False
         within = within_one_se([candidate.counts for candidate in candidates], gain(self.data.metric, 1.0) < 0)
@@ -158,10 +157,10 @@ class Setting:
 
 
 def quick(stage: Stage) -> Stage:
-    """The stage of a candidate: without certificate, TensorBoard logs and console lines of epochs."""
+    """A copy of a candidate's stage, without certificate, TensorBoard logs and console lines of epochs."""
     return replace(stage, proven=False, trainer=partial(stage.trainer, quiet=True))
 
 
 def dev_counts(result: StageResult) -> np.ndarray:
-    """The counts of each dev item of a candidate, by which two models are compared."""
+    """The right, gold and predicted counts of a candidate for each dev item; they serve to compare two models."""
     return result.module.item_counts(result.data.batches("dev", 256))

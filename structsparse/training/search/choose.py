@@ -14,7 +14,7 @@ from structsparse.training.scores import gain
 
 ONE_SE, BEST, LAST = RULES = "one_se", "best", "last"  # rules that choose among models along a path
 DRAWS = 1000  # bootstrap samples of the items of dev
-EVIDENCE = 2.0  # paired standard errors by which a model must be better to replace a given one
+EVIDENCE = 2.0  # a model replaces a given model if it is better by more than this number of paired standard errors
 CHUNK = 50  # bootstrap samples in memory at a time
 SCORE, LOSS = BY = "score", "loss"  # figures on dev by which models can be ranked
 
@@ -39,9 +39,14 @@ def write_rows(stem: Path, rows: Sequence[Row], best: Row) -> None:
 def smallest(counts: Sequence[np.ndarray], sizes: Sequence[object], rule: str, lower: bool = False) -> int:
     """Choice among models: the index of the model that a rule takes.
 
-    `counts` has the counts of the dev items of each model, int64 [items, 3]. The rules are `one_se` (the smallest model
-    that is not worse than the best by more than one paired standard error), `best` (the best score, then the smallest
-    size) and `last`. `lower`: whether lower scores are better."""
+    For each model, `counts` has an array [dev items, 3] with right, gold and predicted counts, and `sizes` its size.
+    The rules are:
+
+    - one_se: the smallest model whose score is within one paired standard error of the best score
+    - best: the model with the best score, and among equal scores the smallest
+    - last: the last model
+
+    If `lower` is set, lower scores are better."""
     if rule not in RULES:
         raise UserError(f"choose={rule}: expected {', '.join(RULES)}")
     if rule == LAST:
@@ -55,36 +60,39 @@ def smallest(counts: Sequence[np.ndarray], sizes: Sequence[object], rule: str, l
 
 
 def within_one_se(counts: Sequence[np.ndarray], lower: bool = False) -> list[bool]:
-    """Choice among models: whether each model is not worse than the best by more than one paired standard error."""
+    """Choice among models: for each model, whether its score is within one paired standard error of the best score."""
     scores = np.array([score(c) for c in counts]) * (-1 if lower else 1)
     best = int(scores.argmax())
     return (scores >= scores[best] - paired_errors(counts, best)).tolist()
 
 
 def paired_gain(counts: np.ndarray, default: np.ndarray, lower: bool = False) -> tuple[float, float]:
-    """Choice among models: how much better a model scores than a default one, and the paired standard error of that.
+    """Choice among models: by how much a model scores better than a default model, and the paired standard error.
 
-    `counts` and `default` have the counts of the dev items, int64 [items, 3]. `lower`: lower scores are better."""
+    `counts` and `default` have right, gold and predicted counts of both models (int64 [dev items, 3]). If `lower` is
+    set, lower scores are better."""
     error = paired_errors([counts, default], 1)[0]
     return (score(counts) - score(default)) * (-1 if lower else 1), float(error)
 
 
 def clearly_better(counts: Sequence[np.ndarray], lower: bool = False) -> list[bool]:
-    """Choice among models: whether each model is better than the first by more than two paired standard errors."""
+    """Choice among models: for every model, whether it beats the first one by more than two paired standard errors."""
     gains = [paired_gain(of_model, counts[0], lower) for of_model in counts]
     return [difference > EVIDENCE * error for difference, error in gains]
 
 
 def score(counts: np.ndarray) -> float:
-    """Choice among models: the score 2 right / (gold + predicted) from counts of items, which is F1 or a mean."""
+    """Choice among models: the score 2 right / (gold + predicted), from the summed counts of all items.
+
+    It is F1 for spans. If all gold and predicted counts are 1, it is the mean of the right counts."""
     right, gold, predicted = counts.sum(axis=0).tolist()
     return 2 * right / max(gold + predicted, 1)
 
 
 def paired_errors(counts: Sequence[np.ndarray], best: int, seed: int = 0) -> np.ndarray:
-    """Choice among models: the standard error of each model's difference in score to the best one.
+    """Choice among models: the standard errors of the score differences between each model and the model `best`.
 
-    The dev items are resampled with replacement, the same items for all models."""
+    Paired bootstrap: the dev items are resampled with replacement, the same items for all models."""
     stacked = np.concatenate(counts, axis=1)  # [items, 3 * models]
     items, generator = len(stacked), np.random.default_rng(seed)
     samples = []

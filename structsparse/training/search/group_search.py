@@ -1,12 +1,14 @@
-"""Group search (`reg.strength=auto` of penalties of groups): a path orders the groups, each set of living groups is
-refitted, and dev chooses.
+"""Group search: dev chooses the groups that a model uses, among sets of groups along a path of falling strengths.
 
-1. A pilot model of all groups, under a weak penalty of entries, weighs the groups: a group with large weights in the
-   pilot is penalised less (adaptive group lasso). If the task has variants of the data, each gets a pilot, and dev
-   chooses the variant.
-2. From the critical strength down, a few steps of the configured penalty show which groups live.
+This is the search under `reg.strength=auto` with a penalty of groups. A group lives if it has a nonzero weight.
+
+1. A pilot model with all groups is fitted under a weak penalty of single entries. A group with large weights in the
+   pilot gets a smaller factor in the penalty of groups (adaptive group lasso). If the task has variants of the data,
+   each gets a pilot, and dev chooses the variant.
+2. A path of strengths falls from the critical strength. At each strength, a few optimizer steps under the penalty of
+   groups show which groups live.
 3. Each new set of living groups is refitted from the weights of the pilot, and scored on dev.
-4. The rule `choose` takes one of these sets, and then one of the strengths of the last refit."""
+4. The rule `choose` takes one of these sets. This set is refitted under several strengths, and the rule takes one."""
 
 from __future__ import annotations
 
@@ -32,17 +34,17 @@ from structsparse.training.search.strengths import residual_at_zero
 from structsparse.training.stage import FitRecord, Stage, StageFigures, StageResult
 from structsparse.training.terms import critical_strength
 
-MOST_GROUPS = 10_000  # largest number of groups that the pilot weighs one by one
-CLEAR = 2  # a variant of the data is taken if dev prefers it to the default by more than this many standard errors
+MOST_GROUPS = 10_000  # with more groups than this, the pilot does not change their factors in the penalty
+CLEAR = 2  # a variant of the data replaces the default if its dev score is better by over this many standard errors
 FEWEST = 2  # smallest number of living groups for which a set is refitted
-FAILURES = 2  # the path ends after this many sets in a row that are worse than the best by more than a standard error
+FAILURES = 2  # the path ends after this many sets in a row that are worse than the best by over one standard error
 
-GroupWeights = Mapping[str, Mapping[str, float]]  # the weight of each group, by parameter and name of the group
+GroupWeights = Mapping[str, Mapping[str, float]]  # parameter -> group -> group weight (factor in the penalty)
 
 
 @dataclass
 class Masked(StageResult):
-    """Group search: the pilot as the stage before a refit, which may use the entries of living groups alone."""
+    """Group search: the pilot as the stage before a refit that may use only the entries of living groups."""
 
     masks: dict[str, Tensor] = field(default_factory=dict)
 
@@ -54,13 +56,13 @@ class Masked(StageResult):
 class GroupSearch:
     """Group search: the state of a search for the groups of a model.
 
-    `refits` are the penalties of the last refit among which dev chooses, the strongest first."""
+    `refits` has the penalty options of the last refits, strongest penalty first. Dev chooses one of these refits."""
 
     def __init__(self, setting: Setting, refits: Sequence[Mapping[str, object]]) -> None:
         self.setting, self.refits = setting, refits
-        self.seconds, self.fits = 0.0, 0  # of all fits so far
+        self.seconds, self.fits = 0.0, 0  # total time and count of all fits so far
         self.sets: list[Candidate] = []  # the pilot, then the refitted sets of living groups
-        self.norms: dict[str, tuple[Sequence[str], list[list[float]]]] = {}  # see Outcome
+        self.norms: dict[str, tuple[Sequence[str], list[list[float]]]] = {}  # norms of groups, as in `Outcome`
 
     def run(self) -> Outcome:
         """Group search: fit the pilot, follow the path, choose a set of groups and the strength of its last refit."""
@@ -87,9 +89,9 @@ class GroupSearch:
     # --- the pilot
 
     def _pilots(self) -> tuple[StageResult, dict[str, float]]:
-        """Group search: fit a pilot on each variant of the data; dev takes a variant, with its pilot and figures.
+        """Group search: fit a pilot on each variant of the data; returns the chosen pilot, and figures of the choice.
 
-        A variant is taken in place of the default one only if its score on dev is clearly better."""
+        A variant replaces the default one only if its score on dev is clearly better."""
         setting, pilots, figures = self.setting, {}, {}
         variants = setting.task.variants(setting.data) or {"": setting.data}
         for name, data in variants.items():
@@ -112,7 +114,7 @@ class GroupSearch:
     # --- the path
 
     def _start(self) -> tuple[Walker, GroupWeights]:
-        """Group search: the walker of the path at zero weights, and the group weights that the pilot has given."""
+        """Group search: the `Walker` of the path, at zero weights, and the group weights computed from the pilot."""
         probe = fit.probe(self._selecting(0.0, {}), self.setting.task, self.setting.data)
         weights = {}
         for name, penalty in probe.penalties.items():
@@ -128,14 +130,16 @@ class GroupSearch:
         return Walker(self.setting.task, probe, rounds=1), weights
 
     def _selecting(self, strength: float, weights: GroupWeights) -> Stage:
-        """Group search: the stage that selects, at an absolute strength, with the group weights of the pilot."""
+        """Group search: the stage that selects groups, at an absolute strength, with the given group weights."""
         stage = self.setting.stage_of("select", {})
         main, *further = stage.terms
         groups = partial(weighed_groups, maker=main.groups, weights=weights) if weights else main.groups
         return replace(stage, terms=[replace(main, strength=strength, relative=False, groups=groups), *further])
 
     def _advance(self, share: float, k: int) -> None:
-        """Group search: go on to the next strength of the path; refit the set of living groups if it is new."""
+        """Group search: go to the strength with index `k` of the path; refit the set of living groups if it is new.
+
+        `share` is this strength as a share of the critical strength."""
         full = self.walker.full
         strength = share * full.figures.strengths.critical
         stage = quick(self._selecting(strength, self.weights))
@@ -169,7 +173,7 @@ class GroupSearch:
         self.setting.print(f"pilot  {self.setting.line(row)}")
 
     def _ended(self) -> bool:
-        """Group search: whether nearly all groups live, or dev has not gained for some sets."""
+        """Group search: whether the path ends: nearly all groups live, or the last sets have not improved on dev."""
         alive = self.walker.full.group_count().groups_alive
         stale = self.setting.stale(self.sets[1:]) or self.setting.clearly_worse(self.sets[1:], FAILURES)
         return stale or alive >= self.setting.rules.most * self.sets[0].row["groups"]
@@ -177,7 +181,9 @@ class GroupSearch:
     # --- the choice
 
     def _last_refit(self, best: Candidate) -> tuple[list[Row], Row, StageResult]:
-        """Group search: refit the chosen set under each penalty, from strong to weak; all lines, and the chosen one."""
+        """Group search: refit the chosen set under each penalty in `refits`.
+
+        Returns the table lines of all refits, and the line and the result of the refit that dev chooses."""
         setting, results, fitted = self.setting, [self.pilot], []
         if best is not self.sets[0]:
             results = [self._fit(setting.stage_of("refit", {}), self._masked(best.masks), best.folder, resume=True)]
@@ -196,7 +202,7 @@ class GroupSearch:
     def _on_all(self, last: StageResult, kept: Row) -> tuple[StageResult, dict[str, object]]:
         """Group search: repeat the chosen last refit with dev among the training data, if dev was drawn from train.
 
-        Also returns the figures for metrics.json that say so."""
+        Also returns figures for metrics.json that record this; no figures if dev was not drawn from train."""
         setting = self.setting
         before, figures = setting.with_dev(last, kept[setting.data.metric])
         if not figures:
@@ -208,7 +214,9 @@ class GroupSearch:
         return replace(on_all, data=last.data), figures
 
     def _selected(self, best: Candidate, seconds: float) -> StageResult:
-        """Group search: the result of the selecting stage at the chosen strength, with a certificate on all data."""
+        """Group search: the result of the stage that selects groups, at the chosen strength, with a certificate.
+
+        The certificate is for the whole training set. `seconds` is recorded as the time of the stage."""
         full = self.walker.full
         weights = {n: v.to_dense() for n, v in best.weights.items()} or self.pilot.weights
         full.module.load_state_dict(weights, strict=False)
@@ -225,7 +233,7 @@ class GroupSearch:
     # --- fits
 
     def _masked(self, masks: Mapping[str, Tensor]) -> Masked:
-        """Group search: the pilot as the stage before the refit of some entries."""
+        """Group search: the pilot as the stage before a refit of the entries that `masks` marks."""
         return Masked(self.setting.data, self.pilot.module, self.pilot.penalties, masks=dict(masks))
 
     def _fit(self, stage: Stage, before: StageResult | None, folder: str, resume: bool = False) -> StageResult:
@@ -235,7 +243,7 @@ class GroupSearch:
         return fit.run(quick(stage), setting.task, setting.data, before, where, setting.resume or resume)
 
     def _counted(self, result: StageResult) -> StageResult:
-        """Group search: add a fit to the cost of the search."""
+        """Group search: add the time of a fit to the cost of the search; returns the result of the fit."""
         self.seconds += result.figures.record.seconds
         self.fits += 1
         return result
@@ -244,7 +252,7 @@ class GroupSearch:
 def weighed_groups(
     shape: Sequence[int], layout: TableLayout, *, maker: Callable, weights: GroupWeights, parameter: str
 ) -> Partition:
-    """Group search: the groups of a group maker, with group weights given by name."""
+    """Group search: the groups that `maker` makes, with the group weights in `weights`, by name of the group."""
     groups = maker(shape, layout, parameter=parameter)
     if parameter in weights:
         values = torch.tensor([weights[parameter][name] for name in groups.names], dtype=torch.float64)

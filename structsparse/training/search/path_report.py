@@ -39,10 +39,10 @@ def log(folder: Path, rows: Sequence[Row], chosen: Row, metric: str, norms: Mapp
 
 
 def picture(rows: Sequence[Row], chosen: Row, metric: str) -> Figure:
-    """Path report: the picture of the score on dev and of sparsity over the strength.
+    """Path report: the picture of two curves over the strength: the score on dev, and sparsity.
 
-    Sparsity is the number of living groups, or of weights if there are no groups. A row with strength 0 (the pilot of
-    a group search) is a horizontal line."""
+    Sparsity is the number of living groups, or of nonzero weights if there are no groups. A row with strength 0, the
+    pilot of a group search, becomes a horizontal line."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     path = [row for row in rows if row["share"] > 0]

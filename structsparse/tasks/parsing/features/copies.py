@@ -1,7 +1,7 @@
-"""Copies among arc templates: a template that tells arcs of the training trees apart exactly as an earlier one does.
+"""Copies among arc templates: templates that divide all arcs into features exactly as an earlier template does.
 
 Two such templates have the same features under other names. Example: `h.upos & m.upos` and `h.xpos & m.xpos`, if a
-treebank has the same tags in both columns. Groups of weights of a copy would share the norm with the first template."""
+treebank has the same tags in both columns. With a copy, each feature would have its weight split between two groups."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from structsparse.corpora.columns import Sentences
 from structsparse.tasks.parsing.features.arc_keys import ArcKeys, count_distinct
 from structsparse.tasks.parsing.features.templates import ArcTemplate
 
-SAMPLE = (
-    10_000  # number of arcs on which all templates are compared; templates that agree there are compared on all arcs
-)
-MIX = np.uint64(0x9E3779B97F4A7C15)  # odd factor that makes one key of a pair of keys
+# number of arcs in the sample. All templates are compared on the sample; those that agree there, on all arcs.
+SAMPLE = 10_000
+MIX = np.uint64(0x9E3779B97F4A7C15)  # odd factor with which two keys are combined into one
 
 
 def without_copies(
     sentences: Sentences, templates: Sequence[ArcTemplate], copies_too: bool = False
 ) -> tuple[list[ArcTemplate], list[str]]:
-    """The arc templates without copies of earlier ones on all arcs of the sentences, and notes for the user.
+    """The given arc templates without copies of earlier templates, and notes for the user.
 
-    With `copies_too`, all templates are kept, and the note says how many are copies."""
+    Templates are compared on all arcs of the sentences. With `copies_too`, copies are kept but counted in a note."""
     copies = _copies(sentences, _alike(_sample(sentences), templates))
     if not copies:
         return list(templates), []
@@ -36,14 +35,14 @@ def without_copies(
 
 
 def _sample(sentences: Sentences) -> Sentences:
-    """Copies of arc templates: randomly drawn sentences with about `SAMPLE` arcs, always the same ones."""
+    """Copies of arc templates: randomly drawn sentences with about `SAMPLE` arcs, the same in every run."""
     order = np.random.default_rng(0).permutation(len(sentences))
     arcs = np.cumsum(sentences.lengths[order].astype(np.int64) ** 2)
     return sentences.select(np.sort(order[: np.searchsorted(arcs, SAMPLE) + 1]))
 
 
 def _alike(sample: Sentences, templates: Sequence[ArcTemplate]) -> list[list[ArcTemplate]]:
-    """Copies of arc templates: sets of two or more templates that tell arcs of a sample apart in the same way."""
+    """Copies of arc templates: sets of two or more templates that divide the arcs of a sample in the same way."""
     arcs, sets = ArcKeys(sample, templates), {}
     for k, template in enumerate(templates):
         sets.setdefault(_first_places(arcs.keys(k)).tobytes(), []).append(template)
@@ -51,11 +50,11 @@ def _alike(sample: Sentences, templates: Sequence[ArcTemplate]) -> list[list[Arc
 
 
 def _copies(sentences: Sentences, sets: Sequence[Sequence[ArcTemplate]]) -> set[ArcTemplate]:
-    """Copies of arc templates: the templates that agree on all arcs with an earlier template of their set."""
+    """Copies of arc templates: the templates that divide all arcs as an earlier template of their set does."""
     copies: set[ArcTemplate] = set()
     for members in sets:
         arcs = ArcKeys(sentences, members)
-        firsts: list[tuple[np.ndarray, int]] = []  # keys and number of distinct keys of the templates that stay
+        firsts: list[tuple[np.ndarray, int]] = []  # of templates that are no copies: keys, number of distinct keys
         for k, template in enumerate(members):
             keys = arcs.keys(k)
             distinct = count_distinct(keys)

@@ -1,5 +1,8 @@
-"""Templates of a tagger that suit its corpus: as many as there is time for, without missing columns, and with
-templates of further columns."""
+"""Templates of a tagger that suit the columns of its corpus and the time for training.
+
+- Templates of columns that the corpus lacks are left out.
+- Useful columns that no template reads get templates.
+- The large list of templates replaces the standard list if there is time for it."""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from structsparse.features.attributes import OF_WORD, is_morphological
 from structsparse.tasks.tagging.features.large import fits, wants_large
 from structsparse.tasks.tagging.features.templates import Template, expand, is_name, parse
 
-WINDOW = "1-grams of {}[-1..1]"  # templates of each further column
+WINDOW = "1-grams of {}[-1..1]"  # template line for a further column
 AUTO = "auto"  # the value of features.columns for all useful columns that no template reads
-REPEATED = 0.5  # a useful column has values of several sentences at this share of the tokens or more
-RISING = 0.9  # a column counts tokens if this share of its numbers is larger than the number before
+REPEATED = 0.5  # a useful column has, at this share of its tokens or more, values that occur in several sentences
+RISING = 0.9  # a column counts tokens if at least this share of its numbers exceeds the number at the token before
 
 
 def suited(
@@ -24,9 +27,9 @@ def suited(
 ) -> tuple[list[str], list[str]]:
     """The template lines of a tagger for its corpus, and notes for the user.
 
-    `features` holds the options. Templates of a missing column are left out if the list of templates is the standard
-    or the large one. Otherwise, the user has written them, and a later step refuses them. Templates of the lines
-    `further` are added if they are not in the list."""
+    `features` holds the options. The lines `further` are templates to add. Templates of a missing column are left out
+    of the standard list and of the large list. In a list that the user has written they stay, and a later step refuses
+    them."""
     lines, standard = ([str(line) for line in features.get(name) or ()] for name in ("templates", "standard"))
     own = bool(standard) and lines != standard
     templates, notes = _without_missing(expand(lines), sentences) if lines == standard else (expand(lines), [])
@@ -41,7 +44,7 @@ def suited(
 
 
 def _without_missing(templates: list[Template], sentences: Sentences) -> tuple[list[Template], list[str]]:
-    """The given templates of a tagger whose columns are in the corpus, and a note for the user."""
+    """The given templates of a tagger without those that read missing columns, and a note for the user."""
     missing = sorted({name for t in templates for name, _ in t.atoms if not _available(name, sentences)})
     kept = [template for template in templates if not {name for name, _ in template.atoms} & {*missing}]
     if not missing or not kept:
@@ -60,7 +63,7 @@ def _available(name: str, sentences: Sentences) -> bool:
     )
 
 
-# --- further columns
+# --- further columns: those that the list of templates does not read
 
 
 def _of_columns(
@@ -85,9 +88,10 @@ def _of_columns(
 
 
 def _useful(sentences: Sentences, tag: str, used: Collection[str]) -> tuple[list[str], list[str]]:
-    """The further columns that may tell a tagger something about the tag, and notes about the others.
+    """The names of further columns that may help a tagger to predict the tag, and notes about rejected columns.
 
-    Columns to the right of the tag are usually made from it, such as chunks from parts of speech."""
+    `used` has the columns that are read already. Columns to the right of the tag are rejected, because they are usually
+    made from it, such as chunks from parts of speech."""
     names, useful, notes = list(sentences.columns), [], []
     right = names[names.index(tag) + 1 :] if tag in names else []
     for name in names:
@@ -102,13 +106,13 @@ def _useful(sentences: Sentences, tag: str, used: Collection[str]) -> tuple[list
 
 
 def _reason(name: str, sentences: Sentences) -> str | None:
-    """Why a column cannot tell a tagger anything about the tag; None if it may."""
+    """The reason why a column cannot help a tagger to predict the tag; None if it may help."""
     column, sentence = sentences.columns[name], np.repeat(np.arange(len(sentences)), sentences.lengths)
     if not is_name(name):
         return "templates cannot spell its name"
     if len(np.unique(column.codes)) < 2:
         return "it has one value only"
-    pairs = np.unique(np.stack([column.codes, sentence]), axis=1)  # each value once for each sentence
+    pairs = np.unique(np.stack([column.codes, sentence]), axis=1)  # the distinct pairs of value and sentence
     repeated = np.bincount(pairs[0], minlength=len(column.values)) > 1
     if repeated[column.codes].mean() < REPEATED:
         return "most of its values occur in one sentence only"
