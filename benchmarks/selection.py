@@ -105,7 +105,7 @@ class Watched(GroupSearch):
 
     def _fit(self, stage, before, folder, resume=False):
         self.refitted = super()._fit(stage, before, folder, resume)
-        if folder == "pilot":
+        if folder.startswith("pilot"):
             self.tested = [counts(self.refitted)]
         return self.refitted
 

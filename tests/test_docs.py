@@ -21,6 +21,7 @@ from hydra import compose, initialize_config_dir
 import structsparse
 from structsparse.cli import main as program
 from structsparse.tasks import registry
+from structsparse.training.options import expanded
 from tests.support.runs import ROOT, run_here
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -74,6 +75,7 @@ def reduced(arguments: list[str]) -> list[str]:
         arguments = [*CORPORA[task_of(arguments)], *arguments]
     given = {a.partition("=")[0] for a in arguments}
     arguments.sort(key=lambda a: not a.startswith("--"))  # flags first
+    arguments = expanded(arguments)
     arguments += ["cache=0", *([] if "trainer.max_epochs" in given else ["trainer.max_epochs=3"])]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         own = any(a.startswith("--config-dir") for a in arguments)  # files of the reader, which only a run composes
