@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
 from structsparse.training.options import SIZES
 
+FULL_ERROR = "HYDRA_FULL_ERROR"  # environment variable of Hydra
+
 
 class Told(Exception):
     """Exception for a mistake of the user in one of several runs, after its error message was printed."""
+
+
+@contextmanager
+def hydra_errors_raised() -> Iterator[None]:
+    """Within this context, Hydra raises its exceptions and those of a training, in place of printing them."""
+    before = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[FULL_ERROR]
+        else:
+            os.environ[FULL_ERROR] = before
 
 
 def mistakes() -> tuple[type[Exception], ...]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from structsparse.base.configuration import configuration_folder
 from structsparse.base.errors import UserError
-from structsparse.cli.mistakes import Told, mistakes, sentence
+from structsparse.cli.mistakes import Told, hydra_errors_raised, mistakes, sentence
 from structsparse.cli.train_help import help_text
 from structsparse.tasks import registry
 from structsparse.training.options import check_options, expanded
@@ -56,12 +56,15 @@ def main(arguments: Sequence[str]) -> int:
     flags = [argument for argument in arguments if argument not in overrides]
     sys.argv = [command[0], *flags, *overrides]  # options KEY=VALUE must be consecutive for argparse
     try:
-        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises its errors in place of printing them
-        hydra.main(version_base="1.3", config_path=folder, config_name="config")(job)()
+        with hydra_errors_raised():
+            hydra.main(version_base="1.3", config_path=folder, config_name="config")(job)()
     except Told:
         return 2
     except mistakes() as error:
         return _failed(sentence(error, overrides))
+    except Exception:  # a defect of the program, not a mistake of the user
+        traceback.print_exc()
+        return 1
     finally:
         sys.argv = command
     return 0
