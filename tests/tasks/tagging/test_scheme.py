@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 
 import numpy as np
 import pytest
@@ -123,7 +122,7 @@ def test_a_search_stopped_between_its_pilots_goes_on_to_the_same_end(corpus, run
 
     def stop(self, *arguments, **options):
         if done:
-            signal.raise_signal(signal.SIGINT)
+            raise KeyboardInterrupt
         done.append(1)
         return fitted(self, *arguments, **options)
 

@@ -1,7 +1,6 @@
 """reg.strength=auto of penalties of groups: a pilot, a path with refits, and the choice of dev."""
 
 import csv
-import signal
 
 import numpy as np
 import pytest
@@ -83,7 +82,7 @@ def test_an_interrupted_search_goes_on_to_the_same_end(found, run, monkeypatch):
 
     def stop(self, share, k):
         if len(done) == 4:
-            signal.raise_signal(signal.SIGINT)
+            raise KeyboardInterrupt
         done.append(k)
         advance(self, share, k)
 
