@@ -50,4 +50,5 @@ def other_presets(task: str, preset: str) -> list[str]:
 
     The line of a preset is the first comment in its yaml file, after `# @package`."""
     files = [configuration_folder() / "preset" / f"{task}_{size}.yaml" for size in SIZES]
-    return [file.read_text().splitlines()[1].lstrip("# ") for file in files if file.exists() and file.stem != preset]
+    found = [file.read_text(encoding="utf-8") for file in files if file.exists() and file.stem != preset]
+    return [text.splitlines()[1].lstrip("# ") for text in found]
