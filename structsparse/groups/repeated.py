@@ -58,7 +58,7 @@ class RepeatedForest(Forest):
         return False
 
     def sums(self, X: Tensor) -> Tensor:
-        """Repeated forest of groups: the sum of X over each subtree in each column (float64 tensor [nodes, columns])."""
+        """Repeated forest of groups: the sum of X over each subtree in each column: float64 [nodes, columns]."""
         self.check(X)
         return self.add_up(self.own_sums(X))
 
@@ -102,7 +102,9 @@ class RepeatedForest(Forest):
         return self.scratch[columns]
 
     def _plain(self, columns: int) -> Forest:
-        """Repeated forest of groups: one forest over a table of so many columns; node k of column c is k columns + c."""
+        """Repeated forest of groups: one forest over a table of so many columns.
+
+        Node k of column c is node k * columns + c."""
         numbers = torch.arange(columns)
         parents, ids = self.parents.cpu().long(), self.own.ids.cpu()
         below = torch.where(parents[:, None] < 0, -1, parents[:, None] * columns + numbers).flatten()
