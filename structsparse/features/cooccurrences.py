@@ -1,6 +1,6 @@
 """Co-occurrences of words in running text: how often two words stand within a window, and what that says of them.
 
-Counting makes runs. A run holds the keys of the pairs in a part of the text, sorted, with their counts. Runs are merged,
+Counting makes runs. A run holds the sorted keys of the pairs in a part of the text, and their counts. Runs are merged,
 in memory or, if a limit in megabytes is given, on the disk. Both routes give the same numbers. Runs on the disk remain
 after a run of the program was stopped, and are not made again."""
 

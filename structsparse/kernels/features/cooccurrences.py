@@ -16,7 +16,7 @@ def count_pairs(codes, begin, end, weights, words, dense, keys, spread):
     """Co-occurrence kernel: count the pairs whose first word is at a position from `begin` to `end` - 1.
 
     The second word comes at most weights.size positions later. Two words that are d + 1 apart count weights[d]. Pairs
-    of two words below dense.shape[0] are added to `dense`. Of all others the keys are appended to `keys`. If `spread` is
+    of two words below dense.shape[0] are added to `dense`. The keys of all others are appended to `keys`. If `spread` is
     above 1, a key is multiplied by it, and d is added. Returns the number of keys."""
     frequent, window, found = dense.shape[0], weights.size, 0
     for i in range(begin, end):
@@ -64,18 +64,17 @@ def merge(left, left_counts, right, right_counts, keys, counts):
 
     Returns the number of distinct keys."""
     i, j, kept = 0, 0, 0
-    while i < left.size or j < right.size:
-        first = j == right.size or (i < left.size and left[i] <= right[j])
-        second = i == left.size or (j < right.size and right[j] <= left[i])
-        keys[kept] = left[i] if first else right[j]
-        count = np.int64(0)
-        if first:
-            count += left_counts[i]
-            i += 1
-        if second:
-            count += right_counts[j]
-            j += 1
-        counts[kept] = count
+    while i < left.size and j < right.size:  # no branches: which key is smaller cannot be predicted
+        a, b = left[i], right[j]
+        first, second = np.int64(a <= b), np.int64(b <= a)
+        keys[kept] = min(a, b)
+        counts[kept] = first * left_counts[i] + second * right_counts[j]
+        i, j, kept = i + first, j + second, kept + 1
+    for rest in range(i, left.size):
+        keys[kept], counts[kept] = left[rest], left_counts[rest]
+        kept += 1
+    for rest in range(j, right.size):
+        keys[kept], counts[kept] = right[rest], right_counts[rest]
         kept += 1
     return kept
 
