@@ -1,4 +1,4 @@
-"""Reconstruction loss of word vectors: squared errors of a sparse matrix [words, contexts] by codes and a dictionary."""
+"""Reconstruction loss of word vectors: squared errors of a sparse matrix by codes and a dictionary."""
 
 from __future__ import annotations
 

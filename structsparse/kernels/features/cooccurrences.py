@@ -16,7 +16,7 @@ def count_pairs(codes, begin, end, weights, words, dense, keys, spread):
     """Co-occurrence kernel: count the pairs whose first word is at a position from `begin` to `end` - 1.
 
     The second word comes at most weights.size positions later. Two words that are d + 1 apart count weights[d]. Pairs
-    of two words below dense.shape[0] are added to `dense`. The keys of all others are appended to `keys`. If `spread` is
+    of two words below dense.shape[0] are added to `dense`. The keys of all others go to `keys`. If `spread` is
     above 1, a key is multiplied by it, and d is added. Returns the number of keys."""
     frequent, window, found = dense.shape[0], weights.size, 0
     for i in range(begin, end):
