@@ -27,9 +27,9 @@ def sparse_codes(
 ) -> Tensor:
     """Sparse codes of items, from the Gram matrix of the atoms and their correlations with the items.
 
-    FISTA with restarts runs on all columns at once; converged columns are dropped. A column has converged if no entry of
-    its proximal gradient exceeds `tolerance` times its largest correlation. If the penalty has squares only, the codes
-    are the solution of linear equations. The groups of the penalty must accept tables with any number of columns."""
+    FISTA with restarts runs on all columns at once; converged columns are dropped. A column has converged if no entry
+    of its proximal gradient exceeds `tolerance` times its largest correlation. The groups of the penalty must accept
+    tables with any number of columns. If the penalty has squares only, the codes solve linear equations."""
     squares = penalty.cut_and_ridge()
     if squares is not None and squares[0] == 0:
         return _linear(gram, correlations, unit * squares[1])
@@ -100,7 +100,7 @@ class _State:
 def violations(gram: Tensor, correlations: Tensor, codes: Tensor, penalty: Penalty, unit: float = 1.0) -> Tensor:
     """Certificate of sparse codes: how far each column is from its optimality (KKT) conditions, [items].
 
-    The result is the largest absolute entry of the proximal gradient, divided by the largest absolute correlation, which
+    The result is the largest absolute entry of the proximal gradient divided by the largest absolute correlation, which
     is the gradient at zero. It is computed in float64, and is 0 exactly at an optimum."""
     gram, correlations, codes = gram.double(), correlations.double(), codes.double()
     bound = max(lipschitz(gram), torch.finfo(torch.float64).tiny)

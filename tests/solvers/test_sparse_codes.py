@@ -59,42 +59,36 @@ def problem(dtype=torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
 def spams_codes(name: str, atoms: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
     """The codes by FISTA of SPAMS, whose NaN stands for the zero solution."""
     spams = pytest.importorskip("spams")
+    options = {"loss": "square", "lambda1": STRENGTH, "numThreads": 1, "max_it": 1000, "tol": 1e-12}
+    options |= {"intercept": False, "pos": name.startswith("nonnegative")}
+    if name == "elastic_net":  # squares are further coordinates of the atoms, in which the items are zero
+        options |= {"lambda1": 0.6 * STRENGTH}
+        atoms = torch.cat([atoms, (0.4 * STRENGTH) ** 0.5 * torch.eye(ATOMS, dtype=torch.float64)], dim=1)
+        items = torch.cat([items, torch.zeros(ITEMS, ATOMS, dtype=torch.float64)], dim=1)
+    if "tree" in name:  # the root above all trees has an atom of its own, as SPAMS divides by its norm
+        atoms, items = torch.block_diag(torch.ones(1, 1), atoms), torch.cat([torch.ones(ITEMS, 1), items], dim=1)
     data = np.asfortranarray(items.T.numpy()), np.asfortranarray(atoms.T.numpy())
-    start = np.zeros((ATOMS, ITEMS), order="F")
-    options = {
-        "loss": "square",
-        "lambda1": STRENGTH,
-        "numThreads": 1,
-        "max_it": 1000,
-        "tol": 1e-12,
-        "intercept": False,
-        "pos": name.startswith("nonnegative"),
-    }
+    start = np.zeros((len(atoms), ITEMS), order="F")
     if "tree" in name:
-        above = scipy.sparse.lil_matrix((ATOMS, ATOMS), dtype=bool)
-        for node, parent in enumerate(forest().parents.tolist()):
-            if parent >= 0:
-                above[node, parent] = True
-        # one tree with the root of SPAMS above both: a group without weight and without variables of its own
-        size = ATOMS + 1
-        groups = scipy.sparse.lil_matrix((size, size), dtype=bool)
-        for node, parent in enumerate(forest().parents.tolist()):
-            groups[node + 1, parent + 1 if parent >= 0 else 0] = True
-        tree = {
-            "eta_g": np.append(0.0, np.ones(ATOMS)),
-            "groups": scipy.sparse.csc_matrix(groups),
-            "own_variables": np.append(0, np.arange(ATOMS)).astype(np.int32),
-            "N_own_variables": np.append(0, np.ones(ATOMS)).astype(np.int32),
-        }
-        found = spams.fistaTree(*data, start, tree, False, regul=name.replace("_", "-").split()[-1], **options)
-    else:
-        regul = {"l1": "l1", "elastic_net": "elastic-net", "flat": "group-lasso-l2"}[name.split()[-1]]
-        if name == "elastic_net":
-            options |= {"lambda1": 0.6 * STRENGTH, "lambda2": 0.4 * STRENGTH / (0.6 * STRENGTH)}
-        if name == "flat":
-            options |= {"size_group": 13}
-        found = spams.fistaFlat(*data, start, False, regul=regul, **options)
-    return torch.from_numpy(np.nan_to_num(found))
+        found = spams.fistaTree(*data, start, spams_tree(), False, regul=name.split()[-1].replace("_", "-"), **options)
+        return torch.from_numpy(np.nan_to_num(found))[1:]
+    regul = {"flat": "group-lasso-l2"}.get(name, "l1")
+    options |= {"size_group": 13} if name == "flat" else {}
+    return torch.from_numpy(np.nan_to_num(spams.fistaFlat(*data, start, False, regul=regul, **options)))
+
+
+def spams_tree() -> dict:
+    """Both trees below a root without weight; nodes are depth first, with a variable each."""
+    size = ATOMS + 1
+    groups = scipy.sparse.lil_matrix((size, size), dtype=bool)
+    for node, parent in enumerate(forest().parents.tolist()):
+        groups[node + 1, parent + 1 if parent >= 0 else 0] = True
+    return {
+        "eta_g": np.append(0.0, np.ones(ATOMS)),
+        "groups": scipy.sparse.csc_matrix(groups),
+        "own_variables": np.arange(size, dtype=np.int32),
+        "N_own_variables": np.ones(size, np.int32),
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in PENALTIES if name not in ("ridge", "none")])
