@@ -5,6 +5,7 @@ from pathlib import Path
 from structsparse.base.commands import argument
 
 PURPOSE = "score a model on tagged sentences, a treebank, a text, labelled documents or word pairs"
+FILES = "tagged sentences, a treebank, a text, labelled documents, or word pairs"
 ARGUMENTS = (
     argument(
         "file",

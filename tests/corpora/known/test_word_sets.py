@@ -9,9 +9,10 @@ from structsparse.corpora.known.word_sets import Analogies, WordPairs, known_pai
 ANALOGIES = ": capital\nRome Italy Paris France\n: gram1-plural\ncat cats dog dogs\nbig bigger old older\n"
 
 
-@pytest.mark.parametrize(
-    "text", ["cat\tdog\t7.5\nold\tnew\t1\n", "cat dog 7.5\n\nold new 1", "word1,word2,score\ncat,dog,7.5\nold,new,1"]
-)
+TABS, SPACES, HEADER = "cat\tdog\t7.5\nold\tnew\t1\n", "cat dog 7.5\n\nold new 1", "w1,w2,score\ncat,dog,7.5\nold,new,1"
+
+
+@pytest.mark.parametrize("text", [TABS, SPACES, HEADER])
 def test_pairs_are_read_from_columns(text, tmp_path):
     path = tmp_path / "EN-SET.txt"
     path.write_text(text)

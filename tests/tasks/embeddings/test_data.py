@@ -45,13 +45,13 @@ def test_rare_words_are_one_word():
 
 
 def test_rare_words_can_be_left_out_but_keep_their_place():
-    codes, words, frequency = encoded(corpus().text, 2, unknown=False)
+    codes, words, _ = encoded(corpus().text, 2, unknown=False)
     assert words == ("the", "cat", "saw", "dog")
     assert codes.tolist() == [0, 1, 2, 0, 3, -2, 0, 3, 2, -1, 1, -2, 0, -1, -2]
 
 
 def test_a_text_with_unk_has_it_once():
-    codes, words, frequency = encoded(corpus(["a <unk> a b", "a <unk> c"]).text, 2, unknown=True)
+    _, words, frequency = encoded(corpus(["a <unk> a b", "a <unk> c"]).text, 2, unknown=True)
     assert words == ("<unk>", "a")
     assert frequency.tolist() == [4, 3]
 
@@ -73,9 +73,8 @@ def test_the_train_text_of_a_language_model_is_the_same_text(tmp_path):
     path.write_text("\n".join(TEXT))
     for part in ("dev", "test"):
         (tmp_path / part).write_text("other words here")
-    splits = files(
-        str(path), str(tmp_path / "dev"), str(tmp_path / "test"), "lines", "spaces", False, False, 1, None, 0.1
-    )
+    paths = (str(path), str(tmp_path / "dev"), str(tmp_path / "test"))
+    splits = files(*paths, "lines", "spaces", False, False, 1, None, 0.1)
     one, two = prepare(splits, OPTIONS), prepare(corpus(), OPTIONS)
     assert sorted(one.words) == sorted(two.words)
     order = [one.words.index(word) for word in two.words]
