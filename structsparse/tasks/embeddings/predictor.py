@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from scipy import sparse
@@ -41,6 +41,10 @@ class WordVectors:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def __repr__(self) -> str:
+        """Word vectors: one line with the numbers of words, dimensions and nonzero codes."""
+        return f"WordVectors({len(self):,} words, {self.dimensions} dimensions, {self.codes.nnz:,} nonzero)"
 
     @property
     def dimensions(self) -> int:
@@ -100,6 +104,14 @@ class WordVectors:
             rows = [np.zeros(self.dimensions, np.float32) if n is None else self.vectors[n] for n in numbers]
             result.append(np.array(rows, np.float32).reshape(len(rows), self.dimensions))
         return result
+
+    def nbest(self, words: Sequence[str], count: int = 10) -> list[list[Neighbour]]:
+        """Word vectors: the `count` nearest words of each word, nearest first."""
+        return [self.neighbours(word, count) for word in words]
+
+    def marginals(self, sentences: Sequence[Sequence[str]]) -> NoReturn:
+        """Word vectors: raise an error, because word vectors have no probabilities."""
+        raise UserError("word vectors have no marginals; predict(sentences) tells the vectors of words")
 
     def evaluate(self, file: str | Path) -> dict[str, object]:
         """Word vectors: the scores on a file of word pairs or analogies, or on all such files below a folder.

@@ -14,15 +14,9 @@ from structsparse.tasks.embeddings.data import prepare
 from structsparse.tasks.embeddings.task import VectorModule
 from tests.support.runs import asks_to_stop, at_step
 
-PLANTED = (
-    "task=embeddings",
-    "data.planted.sentences=1500",
-    "data.planted.trees=2",
-    "groups.trees=2",
-    "batch=64",
-    "cache=0",
-)
-TINY = (*PLANTED, "data.planted.branching=2", "data.planted.size=5", "trainer.max_epochs=2")
+TEXT = ("data.planted.sentences=1500", "data.planted.trees=2", "data.planted.branching=2", "data.planted.size=5")
+OPTIONS = ("task=embeddings", "batch=64", "cache=0", "trainer.max_epochs=2")
+TINY = (*OPTIONS, *TEXT, "groups.trees=2")
 
 
 @pytest.fixture(autouse=True)
