@@ -1,4 +1,4 @@
-"""Online dictionary learning (Mairal et al. 2010): codes of a batch of items, then one update of each atom."""
+"""Online dictionary learning (Mairal et al. 2010): codes of a batch of items, then updates of each atom."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class OnlineDictionary(Solver):
         self,
         params,
         passes: int = 4,
+        rounds: int = 2,
         forget: float = 0.2,
         tolerance: float = 1e-3,
         iterations: int = 100,
@@ -65,12 +66,14 @@ class OnlineDictionary(Solver):
     ) -> None:
         if type(passes) is not int or passes < 1:
             raise UserError(f"solver.passes is {passes}, expected a number of epochs of at least 1")
+        if type(rounds) is not int or rounds < 1:
+            raise UserError(f"solver.rounds is {rounds}, expected a number of updates of at least 1")
         if not 0 <= forget <= 1:
             raise UserError(f"solver.forget is {forget}, expected a share from 0 to 1")
         if not (tolerance > 0 and final_tolerance > 0) or iterations < 1 or final_iterations < 1:
             raise UserError("solver.tolerance and solver.iterations must be positive, those of the end as well")
         super().__init__(params, {"lr": 1.0})
-        self.passes, self.forget = passes, forget
+        self.passes, self.rounds, self.forget = passes, rounds, forget
         self.each = {"tolerance": tolerance, "iterations": iterations}
         self.last = {"tolerance": final_tolerance, "iterations": final_iterations}
         self.penalties: dict[Tensor, Penalty] = {}
@@ -104,7 +107,9 @@ class OnlineDictionary(Solver):
         state = self._statistics(dictionary, batch.epoch)
         state["gram"] += codes @ codes.T
         state["pull"] += torch.from_numpy(np.ascontiguousarray((rows.T @ codes.T.numpy()).T))
-        self._update_atoms(dictionary, state, rows, errors)
+        spare = iter(errors.argsort(descending=True).tolist())
+        for _ in range(self.rounds):
+            self._update_atoms(dictionary, state, rows, spare)
         self.task, self.worst = (model, source), None
         return errors.sum() / 2 / len(items)
 
@@ -120,14 +125,13 @@ class OnlineDictionary(Solver):
             state["epoch"] = epoch
         return state
 
-    def _update_atoms(self, dictionary: Tensor, state: dict, rows: sparse.csr_array, errors: Tensor) -> None:
+    def _update_atoms(self, dictionary: Tensor, state: dict, rows: sparse.csr_array, spare: Iterator[int]) -> None:
         """Online dictionary learning: minimise the surrogate in one atom after the other, with norms of at most 1.
 
-        Atoms that no code uses are replaced by the items with the largest errors."""
+        Atoms that no code uses are replaced by items of the batch; `spare` yields those with the largest errors first."""
         gram, pull = state["gram"], state["pull"]
         used = gram.diagonal()
         dead = used <= DEAD * used.mean()
-        spare: Iterator[int] = iter(errors.argsort(descending=True).tolist())
         for begin in range(0, len(dictionary), BLOCK):
             block = slice(begin, min(begin + BLOCK, len(dictionary)))
             rest = pull[block] - gram[block] @ dictionary
