@@ -128,7 +128,7 @@ class OnlineDictionary(Solver):
     def _update_atoms(self, dictionary: Tensor, state: dict, rows: sparse.csr_array, spare: Iterator[int]) -> None:
         """Online dictionary learning: minimise the surrogate in one atom after the other, with norms of at most 1.
 
-        Atoms that no code uses are replaced by items of the batch; `spare` yields those with the largest errors first."""
+        Atoms that no code uses are replaced by items of the batch; `spare` yields those with large errors first."""
         gram, pull = state["gram"], state["pull"]
         used = gram.diagonal()
         dead = used <= DEAD * used.mean()
