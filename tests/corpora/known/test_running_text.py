@@ -8,7 +8,15 @@ import pytest
 from structsparse.base.errors import UserError
 from structsparse.corpora.known.running_text import RunningText, running_text
 
-OPTIONS = {"sentences": "lines", "tokens": "words", "lower": True, "zeros": True, "limit": None, "planted": {}}
+OPTIONS = {
+    "sentences": "lines",
+    "tokens": "words",
+    "lower": True,
+    "zeros": True,
+    "punctuation": True,
+    "limit": None,
+    "planted": {},
+}
 LINES = "The cat has 12 lives.\nA dog has 1,000.5\n"
 WORDS = "the cat has 0 lives . | a dog has 0 |"
 
@@ -42,6 +50,14 @@ def test_numbers_and_capitals_are_kept_on_demand(tmp_path):
     (tmp_path / "text").write_text(LINES)
     corpus = read(tmp_path / "text", zeros=False, lower=False)
     assert plain(corpus) == "The cat has 12 lives . | A dog has 1,000.5 |"
+
+
+def test_punctuation_can_be_left_out(tmp_path):
+    (tmp_path / "text").write_text('"A cat," he said -- 3 times.\n...\nThe <unk> end!')
+    assert plain(read(tmp_path / "text", punctuation=False)) == "a cat he said 0 times | the <unk> end |"
+    (tmp_path / "dots").write_text("... !")
+    with pytest.raises(UserError, match="has no words, only punctuation"):
+        read(tmp_path / "dots", punctuation=False)
 
 
 def test_sentences_of_paragraphs_end_with_their_file(tmp_path):

@@ -31,7 +31,7 @@ def corpus(lines=TEXT) -> RunningText:
 
 def planted(sentences: int = 500, **options) -> WordData:
     drawn = {"seed": 0, "trees": 2, "branching": 2, "size": 4, "sentences": sentences}
-    return prepare(running_text(None, "lines", "spaces", False, False, None, drawn), {**OPTIONS, **options})
+    return prepare(running_text(None, "lines", "spaces", False, False, False, None, drawn), {**OPTIONS, **options})
 
 
 def test_rare_words_are_one_word():

@@ -82,7 +82,7 @@ def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     result = small(run, "reg=l1", "model.dimensions=10", "reg.strength=0.5")
     model = registry.load(result.folder)
     planted = {"seed": 0, "trees": 2, "branching": 2, "size": 5, "sentences": 1500}
-    corpus = running_text(None, "lines", "words", True, True, None, planted)
+    corpus = running_text(None, "lines", "words", True, True, False, None, planted)
     features = {"min_count": 5, "unknown": True, "window": 5, "weighting": "none", "memory": None}
     data = prepare(corpus, {**features, "association": "pmi", "smoothing": 1.0, "shift": 1.0})
     assert data.words == model.words
