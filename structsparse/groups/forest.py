@@ -163,6 +163,10 @@ class Forest(nn.Module):
         """Forest of groups: raise UserError if a tensor does not have the shape of the parameter of the forest."""
         self.own.check(W)
 
+    def parts(self, X: Tensor) -> Sequence[Tensor]:
+        """Forest of nested groups: parts of the tensor X that have no group in common."""
+        return [X]
+
     def plain(self, W: Tensor) -> "Forest":
         """Forest of nested groups: the same groups of W as a forest in which each subtree is a node of its own."""
         return self

@@ -8,6 +8,8 @@ from torch import Tensor
 from structsparse.base.errors import UserError
 from structsparse.groups.forest import Forest
 
+COLUMNS = 4096  # columns of a part of a table
+
 
 class RepeatedForest(Forest):
     """Forest of nested groups that is repeated in every column of a table: a group is a subtree in one column.
@@ -92,6 +94,10 @@ class RepeatedForest(Forest):
         for k in range(1, self.height):
             levels[k] = levels[k] + levels[k - 1].index_select(0, self._parents_at(k))
         return self.in_nodes(torch.cat(levels)) if levels else values
+
+    def parts(self, X: Tensor) -> Sequence[Tensor]:
+        """Repeated forest of groups: parts of the table X, which have some of its columns each."""
+        return [part.contiguous() for part in X.split(COLUMNS, dim=1)]
 
     def plain(self, W: Tensor) -> Forest:
         """Repeated forest of groups: the groups of the table W as one forest, which has the nodes of every column."""

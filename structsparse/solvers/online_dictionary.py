@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy import sparse
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from structsparse.solvers.sparse_codes import sparse_codes, violations
 
 BLOCK = 32  # atoms that are updated from one product of matrices
 DEAD = 1e-6  # an atom is replaced if the sum of its squared codes is at most this share of the mean over atoms
+SINGLE = 1e-5  # tolerance to which final codes are computed in float32, before they are in float64
 ITEMS = 4096  # items whose codes are computed together at the end
 
 
@@ -61,7 +63,7 @@ class OnlineDictionary(Solver):
         forget: float = 0.2,
         tolerance: float = 1e-3,
         iterations: int = 100,
-        final_tolerance: float = 1e-7,
+        final_tolerance: float = 3e-7,
         final_iterations: int = 3000,
     ) -> None:
         if type(passes) is not int or passes < 1:
@@ -158,12 +160,14 @@ class OnlineDictionary(Solver):
             return
         self.task = None
         gram, unit = dictionary.double() @ dictionary.double().T, source.matrix.shape[0]
+        single, first = gram.float(), {**self.last, "tolerance": max(SINGLE, self.last["tolerance"])}
         penalty, worst = self.penalties[model.table], 0.0
         for begin in range(0, unit, ITEMS):
             part = slice(begin, begin + ITEMS)
-            pull = correlations(source.matrix[part], dictionary).double()
-            start = model.table[:, part].double().contiguous()
-            codes = sparse_codes(gram, pull, penalty, unit, start, **self.last)
+            pull = correlations(source.matrix[part], dictionary)
+            start = sparse_codes(single, pull, penalty, unit, model.table[:, part].contiguous(), **first)
+            pull = pull.double()
+            codes = sparse_codes(gram, pull, penalty, unit, start.double(), **self.last)
             worst = max(worst, float(violations(gram, pull, codes, penalty, unit).max()))
             model.table[:, part] = codes.to(model.table.dtype)
         self.worst = worst
@@ -175,7 +179,10 @@ class OnlineDictionary(Solver):
 
 def correlations(rows: sparse.csr_array, dictionary: Tensor) -> Tensor:
     """Online dictionary learning: the inner products of atoms and sparse items, [atoms, items]."""
-    return torch.from_numpy(np.ascontiguousarray((rows @ np.ascontiguousarray(dictionary.detach().T.numpy())).T))
+    columns, starts, values = (torch.from_numpy(array) for array in (rows.indices, rows.indptr[:-1], rows.data))
+    atoms = dictionary.detach().T.contiguous()  # not contiguous, it would take ten times as long
+    sums = F.embedding_bag(columns, atoms, starts, mode="sum", per_sample_weights=values)
+    return sums.T.contiguous()
 
 
 def _squares(rows: sparse.csr_array) -> Tensor:

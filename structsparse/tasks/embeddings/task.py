@@ -16,9 +16,9 @@ from structsparse.base.partials import callee
 from structsparse.corpora.known.running_text import RunningText
 from structsparse.corpora.known.texts import TextSplits
 from structsparse.features import filters
-from structsparse.losses.reconstruction import PMIReconstruction, correlations
+from structsparse.losses.reconstruction import PMIReconstruction
 from structsparse.report.tables import Table
-from structsparse.solvers.online_dictionary import OnlineDictionary
+from structsparse.solvers.online_dictionary import OnlineDictionary, correlations
 from structsparse.tasks.embeddings import artifact, report
 from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
 from structsparse.tasks.embeddings.groups import DimensionLayout, level_sizes, trees_of_dimensions
@@ -102,8 +102,8 @@ def explained(model: SparseCodes, data: WordData) -> float:
     gram, gained = model.dictionary @ model.dictionary.T, 0.0
     for batch in data.whole(TRAIN):
         table = model(batch.words)
-        pull = correlations(model.dictionary, data.rows(batch.words.numpy()))
-        gained += float((2 * pull.T * table - table * (gram @ table)).sum(dtype=torch.float64))
+        pull = correlations(data.matrix[batch.words.numpy()], model.dictionary)
+        gained += float((2 * pull * table - table * (gram @ table)).sum(dtype=torch.float64))
     return gained / float(np.square(data.matrix.data, dtype=np.float64).sum())
 
 
