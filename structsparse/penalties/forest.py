@@ -179,8 +179,8 @@ def critical_by_newton(
     """Forest penalty: the critical strength of a norm omega by Newton's method.
 
     This is the smallest strength at which the prox of strength * omega, with steps of 1, is zero at the tensor `pull`.
-    prox_(V, strength) must compute this prox at V. The iterates rise from `start` (default: zero) and never pass the result, unless `start`
-    is above it: then `start` is the result."""
+    prox_(V, strength) must compute this prox at V. The iterates rise from `start` (default: zero) and never pass the
+    result; if `start` is above it, `start` is returned."""
     critical = torch.zeros((), dtype=torch.float64, device=pull.device) if start is None else start
     for _ in range(ROUNDS):
         V = prox_(pull.clone(), critical)
