@@ -160,7 +160,7 @@ class OnlineDictionary(Solver):
             return
         self.task = None
         gram, unit = dictionary.double() @ dictionary.double().T, source.matrix.shape[0]
-        single, first = gram.float(), {**self.last, "tolerance": max(SINGLE, self.last["tolerance"])}
+        single, first = gram.to(dictionary.dtype), {**self.last, "tolerance": max(SINGLE, self.last["tolerance"])}
         penalty, worst = self.penalties[model.table], 0.0
         for begin in range(0, unit, ITEMS):
             part = slice(begin, begin + ITEMS)
@@ -181,7 +181,7 @@ def correlations(rows: sparse.csr_array, dictionary: Tensor) -> Tensor:
     """Online dictionary learning: the inner products of atoms and sparse items, [atoms, items]."""
     columns, starts, values = (torch.from_numpy(array) for array in (rows.indices, rows.indptr[:-1], rows.data))
     atoms = dictionary.detach().T.contiguous()  # not contiguous, it would take ten times as long
-    sums = F.embedding_bag(columns, atoms, starts, mode="sum", per_sample_weights=values)
+    sums = F.embedding_bag(columns, atoms, starts, mode="sum", per_sample_weights=values.to(atoms.dtype))
     return sums.T.contiguous()
 
 
@@ -197,6 +197,6 @@ def _replacement(rows: sparse.csr_array, item: int | None, atom: Tensor) -> Tens
         return atom.clone()
     part = slice(rows.indptr[item], rows.indptr[item + 1])
     moved = torch.zeros_like(atom)
-    moved[torch.from_numpy(rows.indices[part].astype(np.int64))] = torch.from_numpy(rows.data[part])
+    moved[torch.from_numpy(rows.indices[part].astype(np.int64))] = torch.from_numpy(rows.data[part]).to(atom)
     norm = moved.norm()
     return moved / norm if norm > 0 else atom.clone()

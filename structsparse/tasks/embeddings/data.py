@@ -91,16 +91,16 @@ def _shared(pairs: WordPairs, known: set[str]) -> int:
     return sum(a.lower() in known and b.lower() in known for a, b, _ in pairs.pairs)
 
 
-@dataclass
 class WordBatch:
-    """A batch of words; for dev and test, the part that is evaluated."""
+    """A batch of words; for dev and test, the part that is evaluated. Lightning looks into dataclasses, not into this.
 
-    part: str
-    words: Tensor  # int64 [words], codes of the words
-    items: int
-    epoch: int
-    source: WordData
-    sentences: Tensor = field(default_factory=lambda: torch.arange(0))  # always empty; other tasks: sentence indices
+    - words: int64 [words], codes of the words
+    - items: the number of words in the step
+    - sentences: always empty; other tasks: sentence indices"""
+
+    def __init__(self, part: str, words: Tensor, epoch: int, source: WordData) -> None:
+        self.part, self.words, self.items, self.epoch, self.source = part, words, len(words), epoch, source
+        self.sentences = torch.arange(0)
 
     def to(self, device: torch.device) -> WordBatch:
         """Data of word vectors: the same batch; word vectors are trained on the CPU, where their data are."""
@@ -134,7 +134,7 @@ class WordBatches(Progress):
         while self.done < len(self):
             chosen = order[self.done * self.size : (self.done + 1) * self.size]
             self.done += 1
-            yield WordBatch(self.part, torch.from_numpy(chosen), len(chosen), self.epoch, self.data)
+            yield WordBatch(self.part, torch.from_numpy(chosen), self.epoch, self.data)
 
 
 # --- from text to associations

@@ -40,4 +40,4 @@ class SparseCodes(nn.Module):
 
     def loss(self, loss: nn.Module, words: Tensor, rows: SparseRows) -> Tensor:
         """Model of word vectors: the loss of some words, summed over them and all contexts."""
-        return loss(self(words), self.dictionary, rows)
+        return loss(self(words), self.dictionary, rows._replace(values=rows.values.to(self.dictionary.dtype)))

@@ -58,6 +58,7 @@ def test_a_run_writes_vectors_that_find_planted_trees(run):
         ("reg=l1", "model.dimensions=10"),
         ("reg=elastic_net", "reg.mix=0.5"),
         ("reg=l2",),
+        ("reg=l1", "trainer.precision=64-true"),
         ("reg=none",),
         ("reg=tree_linf",),
         ("reg=tree_l2", "groups.nested=false"),
