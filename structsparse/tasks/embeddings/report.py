@@ -10,26 +10,28 @@ from structsparse.base.files import write_text
 from structsparse.report.tables import Table, markdown, tsv
 from structsparse.tasks.embeddings.data import WordData, planted_words
 
-MOST_WORDS = 10  # words and contexts that a table shows for a dimension
+FEW_WORDS, MOST_WORDS = 3, 10  # on the console and in files: words and contexts that a table shows for a dimension
 LARGE = 0.5  # a word belongs to a dimension if its code is at least this share of the largest, with the same sign
 MATCH = 0.5  # a dimension matches a planted node if the words of both have at least this Jaccard index
 
 
-def dimension_table(data: WordData, codes: np.ndarray, dictionary: np.ndarray, names: list[str]) -> Table:
+def dimension_table(
+    data: WordData, codes: np.ndarray, dictionary: np.ndarray, names: list[str], most: int = MOST_WORDS
+) -> Table:
     """Report on word vectors: for each dimension, its nonzero codes and the words and contexts with the largest ones.
 
-    `codes` is [dimensions, words] and `dictionary` is [dimensions, contexts]."""
+    `codes` is [dimensions, words] and `dictionary` is [dimensions, contexts]. At most `most` words are shown."""
     rows = []
     for name, code, atom in zip(names, codes, dictionary, strict=True):
         living = int((code != 0).sum())
-        rows.append((name, living, living / len(code), _largest(data, code), _largest(data, atom)))
+        rows.append((name, living, living / len(code), _largest(data, code, most), _largest(data, atom, most)))
     return Table(("dimension", "words", "share", "words with large codes", "contexts"), rows)
 
 
-def _largest(data: WordData, numbers: np.ndarray) -> str:
+def _largest(data: WordData, numbers: np.ndarray, most: int) -> str:
     """Report on word vectors: the words with the largest numbers of the main sign of a dimension."""
     signed = numbers * main_sign(numbers)
-    order = np.argsort(-signed, kind="stable")[:MOST_WORDS]
+    order = np.argsort(-signed, kind="stable")[:most]
     return " ".join(data.words[k] for k in order.tolist() if signed[k] > 0)
 
 

@@ -186,10 +186,9 @@ class EmbeddingsTask(Task):
     ) -> Table | None:
         """Task of word vectors: write the table of dimensions, with the words and contexts that define each."""
         model = last.module.model
-        arrays = (parameter.detach().numpy() for parameter in (model.table, model.dictionary))
-        table = report.dimension_table(data, *arrays, _names(last))
-        report.write_dimensions(folder, table)
-        return table
+        arrays = [parameter.detach().numpy() for parameter in (model.table, model.dictionary)]
+        report.write_dimensions(folder, report.dimension_table(data, *arrays, _names(last)))
+        return report.dimension_table(data, *arrays, _names(last), report.FEW_WORDS)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         """Task of word vectors: write the artifact; returns its size in bytes."""
