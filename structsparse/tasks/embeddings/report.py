@@ -12,7 +12,7 @@ from structsparse.tasks.embeddings.data import WordData, planted_words
 
 FEW_WORDS, MOST_WORDS = 3, 10  # on the console and in files: words and contexts that a table shows for a dimension
 LARGE = 0.5  # a word belongs to a dimension if its code is at least this share of the largest, with the same sign
-MATCH = 0.5  # a dimension matches a planted node if the words of both have at least this Jaccard index
+MATCH = 0.5  # a dimension matches the planted node with the most similar words, if their Jaccard index is at least this
 
 
 def dimension_table(
@@ -63,8 +63,5 @@ def planted_scores(data: WordData, codes: np.ndarray) -> dict[str, float]:
         return {"planted_precision": 0.0, "planted_recall": 0.0}
     both = large @ member.T
     jaccard = both / (large.sum(axis=1)[:, None] + member.sum(axis=1) - both)
-    matches = jaccard >= MATCH
-    return {
-        "planted_precision": float(matches.any(axis=1).mean()),
-        "planted_recall": float(matches.any(axis=0).mean()),
-    }
+    matched = jaccard.argmax(axis=1)[jaccard.max(axis=1) >= MATCH]
+    return {"planted_precision": len(matched) / len(living), "planted_recall": len(np.unique(matched)) / len(nodes)}
