@@ -92,6 +92,10 @@ def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     found = violations(atoms @ atoms.T, pull, torch.from_numpy(model.vectors.T.copy()).double(), L1(0.5))
     assert found.max() < 1e-6
     assert atoms.norm(dim=1).max() < 1 + 1e-6
+    errors = data.matrix.toarray() - model.vectors @ model.atoms
+    summed = (errors**2).sum() / 2 + 0.5 * np.abs(model.vectors).sum()
+    assert result.metrics["objective"] == pytest.approx(summed / len(model), rel=1e-5)
+    assert result.metrics["explained"] == pytest.approx(1 - (errors**2).sum() / (data.matrix.data**2).sum(), rel=1e-5)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(run, monkeypatch):
