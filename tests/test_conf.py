@@ -115,7 +115,10 @@ READ = set(re.findall(r"\bcfg\.(\w+)", "".join(path.read_text() for path in READ
 READ |= set(re.findall(r"\$\{(\w+)", YAML))  # by interpolation
 KNOBS = {*composing.TERM_OPTIONS, *composing.SCHEDULE_OPTIONS}
 CONTROL = {"permute", "seed"}  # every maker of groups of words hands them on
-TASK_FEATURES = {"tagging": "features/_templates", "parsing": "features/parsing", "textcat": "features/textcat"}
+TASK_FEATURES = {
+    "tagging": "features/_templates",
+    **{task: f"features/{task}" for task in ("parsing", "textcat", "embeddings")},
+}
 
 
 def accepted(target: str) -> set[str]:
@@ -157,6 +160,7 @@ DEFAULTS = {  # a command line under which each file of preset/_default is in fo
     "parsing_group_lasso": "task=parsing",
     "lm_fista": "task=lm",
     **{f"{part}_{reg}": f"task=lm reg={reg}" for part in ("lm", "ngram") for reg in LM_REGS},
+    **{f"embeddings_{reg}": f"task=embeddings reg={reg}" for reg in LM_REGS},
     **{f"{t}_{reg}": f"task={t} reg={reg}" for t in TASKS for reg in ("l1", "l2", "elastic_net")},
 }
 
@@ -186,7 +190,7 @@ def test_bases_are_no_choices(run):
 
 def test_conf_stays_small():
     files = [path for path in CONF.rglob("*.yaml") if "preset" not in path.parts]
-    assert len(files) <= 145
+    assert len(files) <= 152
     assert sum(path.read_text().count("\n") for path in files) <= 1350
 
 
@@ -198,6 +202,7 @@ TINY = {  # a small corpus of each task
     "parsing": ("data.train=10", "data.dev=4", "data.test=4", "features.templates=['h.upos & m.upos']"),
     "textcat": ("data.train=20", "data.dev=10", "data.test=10"),
     "lm": ("data.limit=3000",),
+    "embeddings": ("data.planted.sentences=300",),
 }
 NEEDED = {
     "file": ("groups.path=rows.json",),

@@ -34,12 +34,14 @@ CORPORA = {  # what stands in for corpora that are named
     "parsing": ("data=planted_treebank", *SMALL, "features.templates=[bias,'{h,m}.{word,lemma,upos}']"),
     "lm": ("data=text", "data.limit=3000"),
     "textcat": ("data=planted_documents", "data.train=60", "data.dev=20", "data.test=20", "data.groups=20"),
+    "embeddings": ("data.planted.sentences=1500",),
 }
 MODELS = {
     "tagging": ("reg=l1", "recipe=direct", "trainer.max_epochs=2"),
     "parsing": ("task=parsing", "reg.budget=2", "trainer.max_epochs=1", "recipe.refit.trainer.max_epochs=1"),
     "lm": ("task=lm", "trainer.max_epochs=5"),
     "textcat": ("task=textcat", "data.groups=20"),
+    "embeddings": ("task=embeddings", "trainer.max_epochs=2"),
 }
 STAND_INS = {"data=sentiment": ("data=documents", "data.train=mine.csv", "data.parses={train: mine.trees}")}
 OWN = ("data=files", "data=treebank", "data=text", "data=documents")  # read the example files

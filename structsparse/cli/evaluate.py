@@ -4,8 +4,14 @@ from pathlib import Path
 
 from structsparse.base.commands import argument
 
-PURPOSE = "score a model on tagged sentences, a treebank, a text or labelled documents"
+PURPOSE = "score a model on tagged sentences, a treebank, a text, labelled documents or word pairs"
+FILES = "tagged sentences, a treebank, a text, labelled documents, or word pairs"
 ARGUMENTS = (
-    argument("file", metavar="FILE", type=Path, help="tagged sentences, a treebank, a text, or labelled documents"),
+    argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        help="tagged sentences, a treebank, a text, labelled documents, or word pairs",
+    ),
     argument("--json", action="store_true", help="print one JSON object instead of a table"),
 )

@@ -20,7 +20,8 @@ def add_subcommands(adder) -> None:
     """Add a parser to argparse's subparsers for every subcommand that uses trained models."""
     tasks = dict(registry.commands())
     for name, parts in _by_name(tasks).items():
-        purpose = SHARED[name].PURPOSE if name in SHARED else next(iter(parts.values())).purpose
+        purposes = dict.fromkeys(part.purpose for part in parts.values())
+        purpose = SHARED[name].PURPOSE if name in SHARED else "; ".join(purposes)
         examples = [f"  {line}" for part in parts.values() for line in part.examples]
         parser = adder.add_parser(
             name,
@@ -48,6 +49,10 @@ def run(options: argparse.Namespace) -> None:
         value = vars(options)[argument.key]
         if task not in owners and value and value != argument.settings.get("default"):
             raise UserError(f"{argument.shown} is for {_plurals(owners, tasks)}; {model}")
+    for argument in parts[task].arguments:
+        choices, value = argument.settings.get("choices"), vars(options)[argument.key]
+        if choices is not None and value is not None and value not in choices:
+            raise UserError(f"{argument.shown} {value}: {model}, choose {', '.join(choices)}")
     check_output(vars(options).get("output"))
     parts[task].run(options, registry.load(options.model))
 
@@ -80,7 +85,10 @@ def _add_arguments(parser: argparse.ArgumentParser, parts: Parts, tasks: Mapping
         groups[(*owners,)] = group
         first = next(iter(owners.values()))
         helps = dict.fromkeys(argument.settings["help"] for argument in owners.values())
-        group.add_argument(*first.names, **{**first.settings, "help": "; ".join(helps)})
+        settings = {**first.settings, "help": "; ".join(helps)}
+        if "choices" in settings:  # `run` refuses those of other tasks
+            settings["choices"] = [*dict.fromkeys(c for a in owners.values() for c in a.settings["choices"])]
+        group.add_argument(*first.names, **settings)
 
 
 def _plurals(names: Iterable[str], tasks: Mapping[str, ModelCommands]) -> str:

@@ -16,7 +16,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.byte_streams import damaged
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
-NUMBER, PROPER_NOUN = "#n", "<proper_noun>"  # words that replace numbers and proper nouns
+NUMBER, PROPER_NOUN, ZERO = "#n", "<proper_noun>", "0"  # words that replace numbers and proper nouns
 _PIECE = 1 << 20  # maximum number of bytes that one read takes from a line
 _PARAGRAPH = 1 << 16  # if a paragraph has more characters, sentences are yielded before its end
 
@@ -46,6 +46,7 @@ class TextReading:
       punctuation separates sentences.
     - `tokens` is "spaces" (split at spaces) or "words" (words, numbers and punctuation are separate tokens).
     - `classes` replaces numbers by `#n`, and capitalised words inside a sentence by `<proper_noun>`.
+    - `zeros` replaces numbers by `0`.
     - `lower` converts words to small letters."""
 
     sentences: str = "lines"
@@ -53,6 +54,7 @@ class TextReading:
     lower: bool = False
     classes: bool = False
     limit: int | None = None  # maximum number of words; only whole sentences are read
+    zeros: bool = False
 
     def __post_init__(self):
         _check("data.sentences", self.sentences, ("lines", "text"))
@@ -82,6 +84,8 @@ class TextReading:
             return token
         if self.classes and _IS_NUMBER.fullmatch(token):
             return NUMBER
+        if self.zeros and _IS_NUMBER.fullmatch(token):
+            return ZERO
         if self.classes and inside and token[0].isupper() and _FIRST_PERSON.fullmatch(token) is None:
             return PROPER_NOUN
         return token.lower() if self.lower else token

@@ -26,6 +26,8 @@ class Forest(nn.Module):
     - `counts`: node k stands for a chain of counts[k] nodes with the same values. Only penalties with maximum norms may
       have counts. A caller of the prox must divide the step of each entry by the count of its node."""
 
+    repeated = False  # whether every column of the parameter has this forest, see `RepeatedForest`
+
     def __init__(
         self,
         parents: Sequence[int] | Tensor,
@@ -89,7 +91,13 @@ class Forest(nn.Module):
 
     def sums(self, X: Tensor) -> Tensor:
         """Forest of groups: the sum of X over the entries of each subtree (float64 tensor [nodes])."""
-        return self.add_up(self.own.sums(X))
+        return self.add_up(self.own_sums(X))
+
+    def own_sums(self, X: Tensor) -> Tensor:
+        """Forest of nested groups: the sum of X over the own entries of each node (float64 tensor [nodes]).
+
+        Own entries of a node are those that belong to no node below it."""
+        return self.own.sums(X)
 
     def norms(self, W: Tensor) -> Tensor:
         """Forest of nested groups: the Euclidean norm of W on each subtree (float64 tensor [nodes]).
@@ -154,6 +162,14 @@ class Forest(nn.Module):
     def check(self, W: Tensor) -> None:
         """Forest of groups: raise UserError if a tensor does not have the shape of the parameter of the forest."""
         self.own.check(W)
+
+    def parts(self, X: Tensor) -> Sequence[Tensor]:
+        """Forest of nested groups: parts of the tensor X that have no group in common."""
+        return [X]
+
+    def plain(self, W: Tensor) -> "Forest":
+        """Forest of nested groups: the same groups of W as a forest in which each subtree is a node of its own."""
+        return self
 
     def level_memory(self) -> "Memory":
         """Forest of nested groups: where the entries of each node lie in memory, see `Memory`; nodes by depth."""

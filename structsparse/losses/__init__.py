@@ -1,4 +1,4 @@
-"""Loss functions: structured (CRF, hinge, perceptron), softmax language model, and pointwise losses for documents."""
+"""Loss functions: structured (CRF, hinge, perceptron), softmax, reconstruction, and pointwise losses for documents."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,7 @@ from structsparse.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from structsparse.losses.pointwise import Logistic, PointwiseLoss, Squared, SquaredHinge
+    from structsparse.losses.reconstruction import PMIReconstruction
     from structsparse.losses.softmax import SoftmaxLM
     from structsparse.losses.structured import CRF, Hinge, Perceptron, StructuredLoss
 
@@ -13,6 +14,7 @@ __all__ = [
     "CRF",
     "Hinge",
     "Logistic",
+    "PMIReconstruction",
     "Perceptron",
     "PointwiseLoss",
     "SoftmaxLM",
@@ -24,6 +26,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "pointwise": ("Logistic", "PointwiseLoss", "Squared", "SquaredHinge"),
+        "reconstruction": ("PMIReconstruction",),
         "softmax": ("SoftmaxLM",),
         "structured": ("CRF", "Hinge", "Perceptron", "StructuredLoss"),
     },

@@ -62,7 +62,12 @@ class _ForestPenalty(Penalty):
         bound = torch.ones_like(self.groups.weight) if self.mix > 0 else (self.groups.weight > 0).double()
         penalised = self.groups.expand(self.groups.add_down(bound), fill=0.0) > 0
         pull = torch.where(penalised, -grad_at_zero.double(), 0.0)
-        return critical_by_newton(self._omega, lambda V, strength: self._prox_(V, strength, 1.0), pull)
+        critical = torch.zeros((), dtype=torch.float64, device=pull.device)
+        for part in self.groups.parts(pull):
+            critical = critical_by_newton(
+                self._omega, lambda V, strength: self._prox_(V, strength, 1.0), part, start=critical
+            )
+        return critical
 
     def for_chains(self, lengths: Tensor) -> None:
         """Forest penalty: accept entries that stand for several equal weights, merged by the option model.collapse.
@@ -166,13 +171,17 @@ class TreeGroupLassoMax(_ForestPenalty):
 
 
 def critical_by_newton(
-    omega: Callable[[Tensor], Tensor], prox_: Callable[[Tensor, Tensor], Tensor], pull: Tensor
+    omega: Callable[[Tensor], Tensor],
+    prox_: Callable[[Tensor, Tensor], Tensor],
+    pull: Tensor,
+    start: Tensor | None = None,
 ) -> Tensor:
     """Forest penalty: the critical strength of a norm omega by Newton's method.
 
     This is the smallest strength at which the prox of strength * omega, with steps of 1, is zero at the tensor `pull`.
-    prox_(V, strength) must compute this prox at V. The iterates rise from zero and never pass the result."""
-    critical = torch.zeros((), dtype=torch.float64, device=pull.device)
+    prox_(V, strength) must compute this prox at V. The iterates rise from `start` (default: zero) and never pass the
+    result; if `start` is above it, `start` is returned."""
+    critical = torch.zeros((), dtype=torch.float64, device=pull.device) if start is None else start
     for _ in range(ROUNDS):
         V = prox_(pull.clone(), critical)
         size = omega(V)

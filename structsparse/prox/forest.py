@@ -15,6 +15,8 @@ from structsparse.prox.entries import soft_threshold_
 from structsparse.prox.forest_metric import forest_shrink_metric_
 from structsparse.prox.steps import Steps, changed, is_scalar, number, steps_array, thresholds
 
+COLUMNS = 128  # columns that the kernel processes together if each column has the same forest; they fit the CPU cache
+
 
 @torch.no_grad()
 def forest_shrink_(
@@ -33,7 +35,7 @@ def forest_shrink_(
         cut = thresholds(entry_strength, steps, W)
         return shrink_subtrees_(W, groups, groups.weight, thresholds(strength, steps, W), cut)
     soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
-    return forest_shrink_metric_(W, groups, strength, steps, accuracy)
+    return forest_shrink_metric_(W, groups.plain(W), strength, steps, accuracy)
 
 
 @torch.no_grad()
@@ -43,7 +45,9 @@ def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps
     The penalty is threshold * sum_g weight[g] ||V_g|| + cut * ||V||_1, where V_g are the entries of subtree g. In
     threshold * weight[g], 0 * inf counts as 0.
     """
-    if not walkable(W):
+    if groups.repeated and walkable(W) and weight.shape[1] == 1:
+        return _shrink_columns_(W, groups, weight[:, 0], threshold, cut)
+    if not walkable(W) or groups.repeated:
         reach = (threshold * weight.double()).nan_to_num(nan=0.0, posinf=torch.inf)
         return _shrink_levels_(soft_threshold_(W, cut, _grouped(groups, 1.0, W)), groups, reach)
     memory, weight, threshold = groups.level_memory(), weight.double().numpy(), float(threshold)
@@ -55,6 +59,19 @@ def shrink_subtrees_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps
     return changed(W)
 
 
+def _shrink_columns_(W: Tensor, groups: Forest, weight: Tensor, threshold: Steps, cut: Steps) -> Tensor:
+    """Prox of norms of the subtrees of a forest that is the same in every column of a table, by the numba kernel."""
+    table, nodes = W.detach().numpy(), len(groups.parents)
+    squares, factor = (
+        groups.scratch.array(name, nodes * COLUMNS, table.dtype.type).reshape(nodes, COLUMNS)
+        for name in ("squares of columns", "factors of columns")
+    )
+    weight = groups.in_levels(weight.double()).numpy()
+    tree = groups.places.numpy(), groups.above.numpy(), weight, float(threshold), number(cut, W)
+    kernels.shrink_columns(table, *tree, squares, factor)
+    return changed(W)
+
+
 @torch.no_grad()
 def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Steps, steps: Steps) -> Tensor:
     """Prox of largest absolute values of the subtrees of a forest plus an l1 norm of the entries, in place.
@@ -63,6 +80,7 @@ def forest_clip_(W: Tensor, groups: Forest, strength: Steps, entry_strength: Ste
     weight_g is its factor. The result is exact, even with a step per entry.
     """
     groups.check(W)
+    groups = groups.plain(W)
     if not walkable(W):
         soft_threshold_(W, entry_strength, _grouped(groups, steps, W))
         return _clip_levels_(W, groups, strength, steps)
@@ -110,7 +128,7 @@ def _shrink_levels_(W: Tensor, groups: Forest, reach: Tensor) -> Tensor:
 
     `reach` holds the threshold of the norm of each subtree.
     """
-    squares, reach = groups.in_levels(groups.own.sums(W * W)).clone(), groups.in_levels(reach)
+    squares, reach = groups.in_levels(groups.own_sums(W * W)).clone(), groups.in_levels(reach)
     factor, between = torch.empty_like(squares), groups.steps_between_levels()
     for a, b in [*reversed(between), (0, int(groups.levels[1]))]:
         norm = squares[a:b].sqrt()

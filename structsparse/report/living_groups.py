@@ -37,14 +37,15 @@ def group_table(
     * would_wake: for each group, whether it is zero but the gradient would make it nonzero
     * truth: names of the groups that were planted in synthetic data"""
     norms = groups.norms(weights)
-    living = groups.nonzeros(weights)
+    living, sizes = groups.nonzeros(weights).flatten(), groups.size.expand_as(norms).flatten()
+    norms = norms.flatten()
     share = norms.square() / norms.square().sum().clamp_min(torch.finfo(norms.dtype).tiny)
     header = ["group", "lives", "weights", "of", "norm", "share"]
     columns = [
         list(groups.names),
         ["yes" if norm > 0 else "no" for norm in norms.tolist()],
         [int(count) for count in living.tolist()],
-        [int(size) for size in groups.size.tolist()],
+        [int(size) for size in sizes.tolist()],
         norms.tolist(),
         share.tolist(),
     ]

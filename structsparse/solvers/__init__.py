@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from structsparse.solvers.linear import LinearFit, critical_strength, fit_linear
     from structsparse.solvers.mira import MIRA
     from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
+    from structsparse.solvers.online_dictionary import OnlineDictionary
     from structsparse.solvers.overlaps import ADMM, Majorize
     from structsparse.solvers.owlqn import OWLQN
     from structsparse.solvers.quasi_newton import ProximalQuasiNewton
@@ -30,6 +31,7 @@ __all__ = [
     "AdagradRDA",
     "LinearFit",
     "Majorize",
+    "OnlineDictionary",
     "OnlineMIRA",
     "OnlinePerceptron",
     "ProxOnly",
@@ -56,6 +58,7 @@ __getattr__, __dir__ = lazy_names(
         "linear": ("LinearFit", "critical_strength", "fit_linear"),
         "mira": ("MIRA",),
         "online": ("OnlineMIRA", "OnlinePerceptron"),
+        "online_dictionary": ("OnlineDictionary",),
         "overlaps": ("ADMM", "Majorize"),
         "owlqn": ("OWLQN",),
         "quasi_newton": ("ProximalQuasiNewton",),

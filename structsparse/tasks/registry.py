@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from structsparse.base.commands import ModelCommands
+    from structsparse.tasks.embeddings.predictor import WordVectors
     from structsparse.tasks.lm.predictor import LanguageModel
     from structsparse.tasks.parsing.predictor import DependencyParser
     from structsparse.tasks.tagging.predictor import SequenceTagger
     from structsparse.tasks.textcat.predictor import Classifier
 
-    Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier
+    Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier | WordVectors
 
 GROUP = "structsparse.tasks"  # entry point group in which other packages register tasks
 KINDS = {  # field `kind` in the model.json of each built-in task; None: no such field
@@ -30,6 +31,7 @@ KINDS = {  # field `kind` in the model.json of each built-in task; None: no such
     "parsing": "parser",
     "lm": "language model",
     "textcat": "classifier",
+    "embeddings": "word vectors",
 }
 
 

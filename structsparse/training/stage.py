@@ -175,7 +175,9 @@ class StageResult:
 
         The result is None if there are no groups."""
         masks = self.living_groups().values()
-        return GroupCount(sum(map(len, masks)), sum(int(mask.sum()) for mask in masks)) if masks else None
+        return (
+            GroupCount(sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)) if masks else None
+        )
 
     def score(self, part: str) -> dict[str, object]:
         """The result of a stage: the scores of the module on a part of the corpus, dev or test."""

@@ -42,6 +42,79 @@ def shrink_forest(x, units, starts, width, above, levels, weight, threshold, cut
 
 
 @njit(**SERIAL)
+def shrink_columns(x, place, above, weight, threshold, cut, squares, factor):
+    """Forest prox kernel: the prox of `shrink_forest` for every column of a table, all under the same forest.
+
+    x is [rows, columns], and place[i] is the place of the node of row i in level order, or -1. `squares` and `factor`
+    [nodes, block] are work memory, in the precision of x. Columns are processed in blocks, so that the loops over the
+    columns of a block are vectorised."""
+    block, zero = squares.shape[1], x.dtype.type(0)
+    for a in range(0, x.shape[1], block):
+        columns = min(block, x.shape[1] - a)
+        squares[:] = zero
+        for i in range(x.shape[0]):
+            if place[i] >= 0:
+                _add_squares(x[i, a : a + columns], cut, squares[place[i]])
+        for k in range(above.size - 1, -1, -1):
+            _column_factors(squares[k, :columns], x.dtype.type(threshold * weight[k]), factor[k])
+            if above[k] >= 0:
+                _add(squares[k, :columns], squares[above[k]])
+        for k in range(above.size):
+            if above[k] >= 0:
+                _multiply(factor[k, :columns], factor[above[k]])
+        for i in range(x.shape[0]):
+            if place[i] >= 0:
+                _scale_by_column(x[i, a : a + columns], cut, factor[place[i]])
+
+
+@njit(**SERIAL)
+def _add_squares(x, cut, squares):
+    """Forest prox kernel for columns: add soft(x, cut)^2 to the squares of the node of a row, column by column."""
+    for c in range(x.size):
+        value = x[c] - min(max(x[c], -cut), cut)
+        squares[c] += value * value
+
+
+@njit(**SERIAL)
+def _column_factors(squares, reach, factor):
+    """Forest prox kernel for columns: the factor max(0, 1 - reach / norm) of a node in each column.
+
+    As in `_factors`, `squares` is then multiplied by the squared factor."""
+    one, zero = squares.dtype.type(1), squares.dtype.type(0)
+    if not reach > 0:  # a reach of NaN, which comes from 0 * inf, counts as 0
+        factor[: squares.size] = one
+        return
+    for c in range(squares.size):
+        norm = np.sqrt(squares[c])
+        share = one - reach / norm
+        factor[c] = zero if norm <= reach else share  # written so that NaN stays NaN
+        squares[c] *= factor[c] * factor[c]
+
+
+@njit(**SERIAL)
+def _add(values, totals):
+    """Forest prox kernel for columns: add the squares of a node to those of its parent, column by column."""
+    for c in range(values.size):
+        totals[c] += values[c]
+
+
+@njit(**SERIAL)
+def _multiply(values, factors):
+    """Forest prox kernel for columns: multiply the factors of a node by those of its parent, column by column."""
+    for c in range(values.size):
+        values[c] *= factors[c]
+
+
+@njit(**SERIAL)
+def _scale_by_column(x, cut, factor):
+    """Forest prox kernel for columns: x <- soft(x, cut) * factor for the entries of a row, column by column."""
+    zero = x.dtype.type(0)
+    for c in range(x.size):
+        scaled = (x[c] - min(max(x[c], -cut), cut)) * factor[c]
+        x[c] = zero if factor[c] == 0 else scaled
+
+
+@njit(**SERIAL)
 def _factors(squares, weight, threshold, factor):
     """Forest prox kernel: the factor max(0, 1 - reach / norm) of each subtree, with reach = threshold * weight.
 

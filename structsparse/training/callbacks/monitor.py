@@ -62,7 +62,7 @@ class SparsityMonitor(lightning.Callback):
             scalars[f"weights_alive/{name}"] = int(living.sum())
             if p.groups is not None:
                 if len(p.groups) <= MOST_GROUPS:
-                    self.norms[name].append(p.groups.norms(parameters[name]).tolist())
+                    self.norms[name].append(p.groups.norms(parameters[name]).flatten().tolist())
                 scalars[f"groups_alive/{name}"] = int(groups_alive[name].sum())
         self.latest = scalars
         self._log(trainer, {f"epoch/{key}": value for key, value in scalars.items()})

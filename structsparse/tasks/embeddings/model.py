@@ -1,0 +1,43 @@
+"""The model of word vectors: sparse codes of all words, and a dictionary of atoms, one for each dimension."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from structsparse.losses.reconstruction import SparseRows
+from structsparse.tasks.embeddings.data import WordData
+
+NOISE = 0.1  # standard deviation of the noise on the words that become the first atoms
+
+
+class SparseCodes(nn.Module):
+    """Word vectors as sparse codes: the association of a word and a context is about code . atoms[:, context]."""
+
+    def __init__(self, dimensions: int, words: int, contexts: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(dimensions, words))  # the codes: a column for each word
+        self.dictionary = nn.Parameter(torch.zeros(dimensions, contexts))  # an atom for each dimension
+
+    @property
+    def dimensions(self) -> int:
+        """Model of word vectors: the number of dimensions."""
+        return len(self.table)
+
+    @torch.no_grad()
+    def start_from(self, data: WordData, seed: int) -> None:
+        """Model of word vectors: set the atoms to random words with noise, of norm 1; all codes are zero."""
+        rng = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(data.items, generator=rng)[: self.dimensions]
+        rows = data.matrix[chosen.numpy()].toarray()
+        self.dictionary.normal_(0.0, NOISE, generator=rng)
+        self.dictionary[: len(chosen)] += torch.from_numpy(rows)
+        self.dictionary /= self.dictionary.norm(dim=1, keepdim=True)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Model of word vectors: the codes of some words, [dimensions, words]."""
+        return self.table[:, words]
+
+    def loss(self, loss: nn.Module, words: Tensor, rows: SparseRows) -> Tensor:
+        """Model of word vectors: the loss of some words, summed over them and all contexts."""
+        return loss(self(words), self.dictionary, rows._replace(values=rows.values.to(self.dictionary.dtype)))

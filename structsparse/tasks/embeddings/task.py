@@ -1,0 +1,217 @@
+"""The task of word vectors: the Lightning module, and how training stages build and report it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from structsparse.base.errors import UserError
+from structsparse.base.partials import callee
+from structsparse.corpora.known.running_text import RunningText
+from structsparse.corpora.known.texts import TextSplits
+from structsparse.features import filters
+from structsparse.losses.reconstruction import PMIReconstruction
+from structsparse.report.tables import Table
+from structsparse.solvers.online_dictionary import OnlineDictionary, correlations
+from structsparse.tasks.embeddings import artifact, report
+from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
+from structsparse.tasks.embeddings.groups import DimensionLayout, level_sizes, trees_of_dimensions
+from structsparse.tasks.embeddings.model import SparseCodes
+from structsparse.tasks.embeddings.predictor import WordVectors
+from structsparse.tasks.embeddings.scores import VectorScore
+from structsparse.tasks.embeddings.similarity import analogies, similarity, unit_rows
+from structsparse.training.module import TaskModule
+from structsparse.training.stage import Stage, StageResult, TermPenalties
+from structsparse.training.task import Task
+from structsparse.training.terms import borne, place
+
+DIMENSIONS = 52  # dimensions of word vectors if neither the model nor groups say how many
+TABLE = "model.table"  # name of the parameter with the codes, the only one that is penalised
+
+
+def codes(data: WordData, dimensions: int | None, of_groups: int | None = None) -> SparseCodes:
+    """Task of word vectors: make the model; without a number of dimensions it has those of the groups.
+
+    `of_groups` is the number of dimensions of the groups, None without groups."""
+    count = next(number for number in (dimensions, of_groups, DIMENSIONS) if number is not None)
+    if type(count) is not int or count < 1:
+        raise UserError(f"model.dimensions is {count}, expected a number of at least 1")
+    return SparseCodes(count, data.items, data.matrix.shape[1])
+
+
+class VectorModule(TaskModule):
+    """The Lightning module of word vectors, which trains and scores `SparseCodes`."""
+
+    host_only = True
+
+    def __init__(
+        self,
+        model: SparseCodes,
+        loss: nn.Module,
+        optimizer: Callable[[list[dict]], torch.optim.Optimizer],
+        data: WordData,
+        final_lr: float = 1.0,
+        fingerprint: str = "",
+    ) -> None:
+        super().__init__(loss, optimizer, lambda: VectorScore(figure_names(data)), (TABLE,), final_lr, fingerprint)
+        self.model = model
+
+    @property
+    def linear(self) -> bool:
+        """Module of word vectors: whether reconstructions are linear in all parameters; they are products of two."""
+        return False
+
+    def training_step(self, batch: WordBatch, batch_idx: int) -> Tensor:
+        """Module of word vectors: let the solver learn the codes of a batch and the dictionary; returns the loss."""
+        return self.optimizers(use_pl_optimizer=False).sweep(self.model, self.loss, batch)
+
+    def step(self, batch: WordBatch) -> Tensor:
+        """Module of word vectors: the mean loss over the words of a batch."""
+        return self.model.loss(self.loss, batch.words, batch.source.rows(batch.words.numpy())) / batch.items
+
+    def count(self, batch: WordBatch, score: VectorScore) -> None:
+        """Module of word vectors: evaluate all vectors on the sets of words of a part, dev or test."""
+        data, table = batch.source, self.model.table.detach()
+        figures = {"explained": explained(self.model, data)}
+        unit, known = unit_rows(table.T.numpy()), {word: k for k, word in enumerate(data.words)}
+        sets = data.pairs.get(batch.part, [])
+        for pairs in sets:
+            figures[f"similarity_{pairs.name}"] = float(np.nan_to_num(similarity(unit, known, pairs).spearman))
+        if sets:
+            figures["similarity"] = sum(figures[f"similarity_{pairs.name}"] for pairs in sets) / len(sets)
+        if batch.part == "test" and data.analogies is not None:
+            figures |= {f"analogy_{kind}": s.accuracy for kind, s in analogies(unit, known, data.analogies).items()}
+        score.add(figures)
+
+
+def figure_names(data: WordData) -> list[str]:
+    """Task of word vectors: the names of the figures that a score may have."""
+    sets = [f"similarity_{pairs.name}" for part in data.pairs.values() for pairs in part]
+    return ["explained", "similarity", *sets, "analogy_syntactic", "analogy_semantic"]
+
+
+@torch.no_grad()
+def explained(model: SparseCodes, data: WordData) -> float:
+    """Task of word vectors: the share of the squares of all associations that the model reconstructs."""
+    gram, gained = model.dictionary @ model.dictionary.T, 0.0
+    for batch in data.whole(TRAIN):
+        table = model(batch.words)
+        pull = correlations(data.matrix[batch.words.numpy()], model.dictionary)
+        gained += float((2 * pull * table - table * (gram @ table)).sum(dtype=torch.float64))
+    return gained / float(np.square(data.matrix.data, dtype=np.float64).sum())
+
+
+@dataclass(frozen=True)
+class EmbeddingsTask(Task):
+    """The task of word vectors: reconstruct the associations of words with contexts by structured sparse codes."""
+
+    name: str = "embeddings"
+    layout = DimensionLayout
+    models = (codes,)
+    losses = (PMIReconstruction,)
+    tensor_parts = artifact.TENSOR_PARTS
+
+    def prepare(self, corpus, features: Mapping, filter: Callable, cache: int) -> WordData:
+        """Task of word vectors: count the co-occurrences in running text."""
+        if not isinstance(corpus, RunningText | TextSplits):
+            raise UserError(
+                "task=embeddings reads running text: take data=running_text, or text or another corpus of it"
+            )
+        if not filters.keeps_all(filter):
+            raise UserError("task=embeddings has windows and no templates: leave out filter=...")
+        return prepare(corpus, checked_options(features))
+
+    def build(self, stage: Stage, data: WordData) -> tuple[VectorModule, TermPenalties]:
+        """Task of word vectors: build the Lightning module and the penalties of a training stage."""
+        model = stage.scorer(data, of_groups=_dimensions_of_groups(stage))
+        model.start_from(data, stage.seed)
+        parameters = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
+        penalties = place(stage.terms, parameters, DimensionLayout())
+        identity = stage.fingerprint(data.name, list(data.words), data.matrix.indptr, data.matrix.data)
+        return VectorModule(model, stage.loss(), stage.optimizer, data, stage.final_lr, identity), penalties
+
+    def validate(self, stage: Stage, data: WordData, optimizer: torch.optim.Optimizer) -> None:
+        """Task of word vectors: raise an error for penalties on the dictionary, whose atoms have norms of at most 1."""
+        borne(stage.terms, [TABLE, "model.dictionary"])
+
+    def check_solver(
+        self, stage: Stage, module: VectorModule, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
+    ) -> None:
+        """Task of word vectors: raise an error for all solvers but online dictionary learning, and for its limits."""
+        if not isinstance(optimizer, OnlineDictionary):
+            raise UserError("task=embeddings learns codes and dictionary in turn: take solver=online_dictionary")
+        if stage.loss().weighting != "none":
+            raise UserError("solver=online_dictionary reconstructs all pairs alike: set loss.weighting=none")
+        if stage.budget is not None or stage.admm is not None or len(stage.terms) > 1:
+            raise UserError("task=embeddings has one penalty with a strength: leave out reg.budget, reg.admm and also")
+
+    def narrow(self, before: StageResult, support: dict[str, Tensor]) -> tuple[WordData, dict[str, Tensor]]:
+        """Task of word vectors: a second stage is refused, as it would have to keep zeros."""
+        raise UserError("task=embeddings has one stage: take recipe=direct")
+
+    def inherit(self, module: VectorModule, before: StageResult, support: dict[str, Tensor]) -> None:
+        """Task of word vectors: a second stage is refused."""
+        raise UserError("task=embeddings has one stage: take recipe=direct")
+
+    def alive(self, result: StageResult) -> bool:
+        """Task of word vectors: whether any code is nonzero."""
+        return bool((result.module.model.table != 0).any())
+
+    def sparsity(self, data: WordData, first: StageResult, last: StageResult) -> dict[str, object]:
+        """Task of word vectors: counts of words, dimensions and nonzero codes.
+
+        For a planted corpus, the result has precision and recall of the dimensions too."""
+        table = last.module.model.table.detach()
+        living = table != 0
+        counts = {
+            "features": data.items,
+            "dimensions": len(table),
+            "weights": table.numel(),
+            "nonzero": int(living.sum()),
+            "rows_alive": int(living.any(dim=1).sum()),
+            "words_alive": int(living.any(dim=0).sum()),
+        }
+        groups = first.group_count()
+        counts |= {} if groups is None else groups._asdict()
+        return counts | report.planted_scores(data, table.numpy())
+
+    def write_report(
+        self, folder: Path, data: WordData, results: Sequence[StageResult], last: StageResult
+    ) -> Table | None:
+        """Task of word vectors: write the table of dimensions, with the words and contexts that define each."""
+        model = last.module.model
+        arrays = [parameter.detach().numpy() for parameter in (model.table, model.dictionary)]
+        report.write_dimensions(folder, report.dimension_table(data, *arrays, _names(last)))
+        return report.dimension_table(data, *arrays, _names(last), report.FEW_WORDS)
+
+    def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
+        """Task of word vectors: write the artifact; returns its size in bytes."""
+        model, data = result.module.model, result.data
+        vectors = WordVectors.of(
+            data.words, data.frequency, model.table.detach().numpy(), model.dictionary.detach().numpy()
+        )
+        return artifact.save(folder, vectors)
+
+
+def _dimensions_of_groups(stage: Stage) -> int | None:
+    """Task of word vectors: the number of dimensions of the trees that a stage has as groups; None without trees."""
+    for term in stage.terms:
+        if term.groups is not None and callee(term.groups) is trees_of_dimensions:
+            options = term.groups.keywords
+            return sum(level_sizes(options["trees"], options["branching"]))
+    return None
+
+
+def _names(result: StageResult) -> list[str]:
+    """Task of word vectors: the names of the dimensions, by the trees of the penalty if there are any."""
+    table = result.module.model.table
+    groups = [penalty.groups for penalty in result.penalties.values() if penalty.groups is not None]
+    if groups and len(groups[0].node_names) == len(table):
+        return list(groups[0].node_names)
+    return [f"{k}" for k in range(1, len(table) + 1)]

@@ -1,0 +1,39 @@
+"""Evaluation of word vectors against scipy and against answers that are known by construction."""
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from structsparse.corpora.known.word_sets import Analogies, WordPairs
+from structsparse.tasks.embeddings.similarity import analogies, similarity, spearman, unit_rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rank_correlation_is_that_of_scipy(seed):
+    rng = np.random.default_rng(seed)
+    left, right = rng.integers(0, 6, 40).astype(float), rng.normal(size=40)  # with equal numbers
+    assert spearman(left, right + left) == pytest.approx(spearmanr(left, right + left).statistic)
+    assert np.isnan(spearman(left, np.ones(40)))
+
+
+def test_similarity_is_of_pairs_with_known_words():
+    vectors = np.array([[1, 0], [1, 1], [0, 1], [-1, 0], [0, 0]], np.float32)
+    codes = {word: k for k, word in enumerate(("cat", "dog", "old", "new", "zero"))}
+    pairs = WordPairs("set", (("cat", "Dog", 9.0), ("cat", "old", 5.0), ("cat", "new", 1.0), ("cat", "unknown", 9.9)))
+    score = similarity(unit_rows(vectors), codes, pairs)
+    assert score == (pytest.approx(1.0), 3, 4)
+    reversed_scores = WordPairs("set", tuple((a, b, -s) for a, b, s in pairs.pairs))
+    assert similarity(unit_rows(vectors), codes, reversed_scores).spearman == pytest.approx(-1.0)
+    nothing = similarity(unit_rows(vectors), codes, WordPairs("set", (("x", "y", 1.0), ("cat", "dog", 2.0))))
+    assert np.isnan(nothing.spearman)
+    assert nothing[1:] == (1, 2)
+
+
+def test_analogies_leave_out_the_words_asked_about():
+    words = "man woman king queen apple".split()
+    vectors = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1], [-1, 0, 0]], np.float32)
+    codes = {word: k for k, word in enumerate(words)}
+    asked = {"semantic": (("man", "woman", "king", "queen"), ("man", "king", "woman", "apple"), ("a", "b", "c", "d"))}
+    found = analogies(unit_rows(vectors), codes, Analogies("test", {**asked, "syntactic": ()}))
+    assert found["semantic"] == (0.5, 2, 3)
+    assert np.isnan(found["syntactic"].accuracy)
