@@ -101,6 +101,16 @@ class TaskModule(lightning.LightningModule):
         counts = [self.count_items(self.transfer_batch_to_device(batch, self.device, 0)) for batch in batches]
         return np.concatenate(counts)
 
+    def losses(self, batch) -> Tensor:
+        """Base Lightning module: the loss of each item of a batch; a search for groups of weights compares them."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def item_losses(self, batches: Iterable) -> np.ndarray:
+        """Base Lightning module: the result of `losses` for the items of all given batches, in their order."""
+        losses = [self.losses(self.transfer_batch_to_device(batch, self.device, 0)) for batch in batches]
+        return torch.cat(losses).cpu().numpy()
+
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Base Lightning module: store the fingerprint and the format version in a checkpoint."""
         checkpoint.update(fingerprint=self.fingerprint, format=FORMAT)

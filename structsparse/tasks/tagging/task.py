@@ -64,8 +64,11 @@ class Tagging(TaskModule):
 
     def step(self, batch: TokenBatch) -> Tensor:
         """Tagging task: the summed loss of a batch, divided by the number of sentences in the optimizer step."""
-        losses = self.loss(self.tagger(batch), batch.gold, batch.lengths)
-        return losses.sum() / batch.items
+        return self.losses(batch).sum() / batch.items
+
+    def losses(self, batch: TokenBatch) -> Tensor:
+        """Tagging task: the loss of each sentence of a batch."""
+        return self.loss(self.tagger(batch), batch.gold, batch.lengths)
 
     def training_step(self, batch: TokenBatch | Passage, batch_idx: int) -> Tensor:
         """Tagging task: train on a batch or, with an online solver, on a block of sentences (passage)."""

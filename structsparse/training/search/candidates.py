@@ -62,6 +62,7 @@ class Candidate:
 
     row: Row
     counts: np.ndarray  # shape [items, 3]: right, gold and predicted count of each dev item
+    losses: np.ndarray | None = None  # shape [items]: loss of each dev item, if the search compares losses of items
     masks: dict[str, Tensor] = field(default_factory=dict)  # mask of the entries of nonzero groups, by parameter
     weights: dict[str, Tensor] = field(default_factory=dict)  # weights of the stage that selects groups, sparse
     strength: float = 0.0  # absolute strength of the penalty
@@ -159,6 +160,11 @@ class Setting:
 def quick(stage: Stage) -> Stage:
     """A copy of a candidate's stage, without certificate, TensorBoard logs and console lines of epochs."""
     return replace(stage, proven=False, trainer=partial(stage.trainer, quiet=True))
+
+
+def dev_losses(result: StageResult) -> np.ndarray:
+    """The losses of a candidate for each dev item, in the order of `dev_counts`."""
+    return result.module.item_losses(result.data.batches("dev", 256))
 
 
 def dev_counts(result: StageResult) -> np.ndarray:

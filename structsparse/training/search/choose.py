@@ -66,6 +66,19 @@ def within_one_se(counts: Sequence[np.ndarray], lower: bool = False) -> list[boo
     return (scores >= scores[best] - paired_errors(counts, best)).tolist()
 
 
+def low_losses(losses: Sequence[np.ndarray], share: float) -> list[bool]:
+    """Choice among models: for each model, whether its mean loss on dev is near the least one.
+
+    `losses` has the losses of the dev items for each model. Near means within `share` paired standard errors."""
+    least = min(losses, key=np.mean)
+    return [bool(np.mean(items - least) <= share * mean_error(items - least)) for items in losses]
+
+
+def mean_error(values: np.ndarray) -> float:
+    """Choice among models: the standard error of the mean of values of dev items, such as differences of losses."""
+    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0
+
+
 def paired_gain(counts: np.ndarray, default: np.ndarray, lower: bool = False) -> tuple[float, float]:
     """Choice among models: by how much a model scores better than a default model, and the paired standard error.
 

@@ -8,7 +8,8 @@ This is the search under `reg.strength=auto` with a penalty of groups. A group l
 2. A path of strengths falls from the critical strength. At each strength, a few optimizer steps under the penalty of
    groups show which groups live.
 3. Each new set of living groups is refitted from the weights of the pilot, and scored on dev.
-4. The rule `choose` takes one of these sets. This set is refitted under several strengths, and the rule takes one."""
+4. The rule `choose` takes one of these sets. This set is refitted under several strengths, and the rule takes one.
+   With choose=one_se, a set must also have a low loss on dev, see `_smallest_set`."""
 
 from __future__ import annotations
 
@@ -27,15 +28,16 @@ from structsparse.report.living_groups import MOST_GROUPS as MOST_SHOWN
 from structsparse.solvers.base import Proof
 from structsparse.training import certificate, fit
 from structsparse.training.scores import gain
-from structsparse.training.search.candidates import Candidate, Outcome, Row, Setting, dev_counts, quick
-from structsparse.training.search.choose import paired_gain
+from structsparse.training.search.candidates import Candidate, Outcome, Row, Setting, dev_counts, dev_losses, quick
+from structsparse.training.search.choose import LOSS, ONE_SE, low_losses, mean_error, paired_gain, within_one_se
 from structsparse.training.search.path import Walker
 from structsparse.training.search.strengths import residual_at_zero
 from structsparse.training.stage import FitRecord, Stage, StageFigures, StageResult
 from structsparse.training.terms import critical_strength
 
 MOST_GROUPS = 10_000  # with more groups than this, the pilot does not change their factors in the penalty
-CLEAR = 2  # a variant of the data replaces the default if its dev score is better by over this many standard errors
+CLEAR = 2  # a model is clearly better on dev than another if it is better by over this many paired standard errors
+NEAR = 0.5  # the loss of a chosen set may exceed the least loss of the path by this many paired standard errors
 FEWEST = 2  # smallest number of living groups for which a set is refitted
 FAILURES = 2  # the path ends after this many sets in a row that are worse than the best by over one standard error
 
@@ -74,7 +76,8 @@ class GroupSearch:
             self._advance(share, k)
             if self._ended():
                 break
-        best = self.sets[self.setting.chosen(self.sets)]
+        one_se = self.setting.rules.choose == ONE_SE
+        best = self._smallest_set() if one_se else self.sets[self.setting.chosen(self.sets)]
         refits, kept, last = self._last_refit(best)
         last, of_dev = self._on_all(last, kept)
         selected = self._selected(best, self.seconds - last.figures.record.seconds)
@@ -152,9 +155,14 @@ class GroupSearch:
         folder = f"path-{k:02d}/refit"
         refit = self._counted(self._fit(self.setting.stage_of("refit", {}), self._masked(masks), folder))
         weights = {name: value.to_sparse() for name, value in full.weights.items()}
-        row = self.setting.row(share, count, refit)
-        self.sets.append(Candidate(row, dev_counts(refit), masks, weights, strength, folder))
-        self.setting.print(f"path  strength {share:.4g}  {self.setting.line(row)}")
+        self._add_set(share, count, refit, masks=masks, weights=weights, strength=strength, folder=folder)
+        self.setting.print(f"path  strength {share:.4g}  {self.setting.line(self.sets[-1].row)}")
+
+    def _add_set(self, share: float, groups: int, refit: StageResult, **rest) -> None:
+        """Group search: add a refitted set of groups to the candidates, with its scores and losses on dev."""
+        losses = dev_losses(refit)
+        row = {**self.setting.row(share, groups, refit), LOSS: float(losses.mean())}
+        self.sets.append(Candidate(row, dev_counts(refit), losses, **rest))
 
     def _note_norms(self) -> None:
         """Group search: keep the norms of the groups at the present strength, for the picture of the path."""
@@ -168,9 +176,8 @@ class GroupSearch:
         penalties = self.walker.full.penalties
         masks = {name: penalty.survivors(self.pilot.weights[name]) for name, penalty in penalties.items()}
         alive = replace(self.pilot, penalties=penalties).group_count().groups_alive
-        row = self.setting.row(0.0, alive, self.pilot)
-        self.sets.append(Candidate(row, dev_counts(self.pilot), masks, folder="pilot"))
-        self.setting.print(f"pilot  {self.setting.line(row)}")
+        self._add_set(0.0, alive, self.pilot, masks=masks, folder="pilot")
+        self.setting.print(f"pilot  {self.setting.line(self.sets[0].row)}")
 
     def _ended(self) -> bool:
         """Group search: whether the path ends: nearly all groups live, or the last sets have not improved on dev."""
@@ -179,6 +186,25 @@ class GroupSearch:
         return stale or alive >= self.setting.rules.most * self.sets[0].row["groups"]
 
     # --- the choice
+
+    def _smallest_set(self) -> Candidate:
+        """Group search: the smallest set of groups on the path that is about as good as the best, for choose=one_se.
+
+        Its score on dev is within one paired standard error of the best score of the path, and its loss within
+        `NEAR` standard errors of the least loss. On a small dev part the errors of scores are large, and scores alone
+        would take too few groups. The set of all groups is taken only if it is clearly better than this set."""
+        pilot, *sets = self.sets
+        if not sets:
+            return pilot
+        lower = gain(self.setting.data.metric, 1.0) < 0
+        high = within_one_se([candidate.counts for candidate in sets], lower)
+        low = low_losses([candidate.losses for candidate in sets], NEAR)
+        near = [c for c, score_near, loss_near in zip(sets, high, low, strict=True) if score_near and loss_near]
+        near = near or [min(sets, key=lambda candidate: candidate.losses.mean())]
+        smallest = min(near, key=lambda candidate: (candidate.row["groups"], candidate.row["weights"]))
+        better, error = paired_gain(pilot.counts, smallest.counts, lower)
+        excess = smallest.losses - pilot.losses
+        return pilot if better > CLEAR * error or excess.mean() > CLEAR * mean_error(excess) else smallest
 
     def _last_refit(self, best: Candidate) -> tuple[list[Row], Row, StageResult]:
         """Group search: refit the chosen set under each penalty in `refits`.

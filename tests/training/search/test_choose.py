@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.training.search.choose import paired_errors, paired_gain, score, smallest
+from structsparse.training.search.choose import low_losses, mean_error, paired_errors, paired_gain, score, smallest
 
 
 def counts(generator, items, rate):
@@ -78,3 +78,15 @@ def test_a_gain_and_its_error_are_those_of_the_items():
     assert error == pytest.approx(differences.std() / np.sqrt(2000), rel=0.1)
     assert paired_gain(better, default, lower=True) == (-gained, error)
     assert paired_gain(default, default) == (0, 0)
+
+
+def test_low_losses_are_within_a_share_of_a_standard_error_of_the_least():
+    generator = np.random.default_rng(5)
+    least = generator.exponential(1.0, 4000)
+    worse = least + 0.01 + generator.normal(0, 1, 4000)
+    worse += 0.01 + least.mean() - worse.mean()  # its mean loss is larger by .01, at a standard error of about .016
+    error = mean_error(worse - least)
+    assert error == pytest.approx(1 / np.sqrt(4000), rel=0.1)
+    assert low_losses([worse, least], 1.01 * 0.01 / error) == [True, True]
+    assert low_losses([worse, least], 0.99 * 0.01 / error) == [False, True]
+    assert low_losses([least[:1], least[:1]], 0.5) == [True, True]

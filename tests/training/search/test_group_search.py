@@ -1,13 +1,15 @@
 """reg.strength=auto of penalties of groups: a pilot, a path with refits, and the choice of dev."""
 
 import csv
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from structsparse.groups import by_row_blocks
-from structsparse.training.search.group_search import weighed_groups
+from structsparse.training.search.candidates import Candidate
+from structsparse.training.search.group_search import GroupSearch, weighed_groups
 
 AUTO = ("reg=group_lasso", "reg.strength=auto", "recipe=select_refit", "solver=fista", "batch=null", "choose=one_se")
 
@@ -93,6 +95,33 @@ def test_an_interrupted_search_goes_on_to_the_same_end(found, run, monkeypatch):
     for key, value in found.result.items():
         if isinstance(value, float) and key != "search_cost":  # a quotient of times
             assert again.result[key] == pytest.approx(value, rel=1e-6), key
+
+
+@pytest.mark.parametrize(
+    ("scores", "losses", "expected"),
+    [
+        ((0.75, 0.70, 0.75, 0.75), (1.0, 1.5, 1.0, 1.0), 5),  # the smallest of two equal sets
+        ((0.75, 0.75, 0.75, 0.75), (1.0, 1.5, 1.0, 0.99), 9),  # a high score, but a loss that is not low
+        ((0.75, 0.60, 0.60, 0.75), (1.0, 1.0, 1.0, 1.0), 9),  # a low loss, but no high score
+        ((0.65, 0.70, 0.80, 0.70), (1.0, 1.0, 2.0, 0.9), 9),  # no set has both: the least loss
+        ((0.75, 0.60, 0.60, 0.60), (1.0, 1.0, 1.0, 1.0), 20),  # all groups are clearly better
+        ((0.75, 0.75, 0.75, 0.75), (0.5, 1.0, 1.0, 1.0), 20),  # all groups have a clearly lower loss
+    ],
+)
+def test_one_se_asks_for_a_high_score_and_a_low_loss(scores, losses, expected):
+    """Dev has 1,000 items with one gold span each; differences between models are nearly the same for each item."""
+    items, generator = 1000, np.random.default_rng(0)
+    order, base = generator.permutation(items), generator.exponential(1.0, items)
+
+    def candidate(groups, score, loss):
+        right = (np.argsort(order) < score * items).astype(int)
+        counts = np.stack([right, np.ones(items, int), np.ones(items, int)], axis=1)
+        noise = generator.normal(0, 1e-3, items)
+        return Candidate({"groups": groups, "weights": groups}, counts, base + loss + noise - noise.mean())
+
+    search = GroupSearch(SimpleNamespace(data=SimpleNamespace(metric="f1")), [])
+    search.sets = [candidate(*given) for given in zip((20, 3, 5, 9), scores, losses, strict=True)]
+    assert search._smallest_set().row["groups"] == expected
 
 
 def test_group_weights_are_given_by_name():
