@@ -96,7 +96,7 @@ def crfsuite(corpus: str, options: tuple[str, ...], quick: bool) -> Row | None:
     except UserError as error:
         print(f"{corpus}, crfsuite: {error}", flush=True)
         return None
-    settings = [{"c1": 0.0, "c2": c} for c in (0.1, 0.3, 1.0)] + [{"c1": c, "c2": 0.0} for c in (0.25, 0.5, 1.0)]
+    settings = [{"c1": 0.0, "c2": c} for c in (0.3, 1.0)] + [{"c1": c, "c2": 0.0} for c in (0.5, 1.0)]
     best: tuple[float, float, int, int] | None = None
     with tempfile.TemporaryDirectory() as folder:
         for setting in settings[1:2] if quick else settings:

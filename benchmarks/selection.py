@@ -8,7 +8,7 @@
 `peers`: crfsuite gets the same templates, l2 (c2 .1, .3, 1) and l1 (c1 .25, .5), runs to its own stop, and dev
 chooses. `random`: five draws, each with the pilot, the refits and the choice of the last refit of the headline command.
 `tenths`: the last refit aside, the chosen set of templates against the set that is best on test, four random tenths.
-They are other tenths than those on which the rule of the choice was fixed (seeds 0 to 3).
+They are other tenths than those that were looked at when the rule was made (seeds 0 to 3).
 `parts`: the lexicon has the entities of the training part, as no other is at hand; `--text FILE` is a further text for
 Brown clusters. Test is told here, and nothing is chosen by it. `--counts FOLDER` keeps the counts of the sentences of
 test, and reuses those of crfsuite.

@@ -66,12 +66,12 @@ def within_one_se(counts: Sequence[np.ndarray], lower: bool = False) -> list[boo
     return (scores >= scores[best] - paired_errors(counts, best)).tolist()
 
 
-def low_losses(losses: Sequence[np.ndarray], share: float) -> list[bool]:
-    """Choice among models: for each model, whether its mean loss on dev is near the least one.
+def low_losses(losses: Sequence[np.ndarray]) -> list[bool]:
+    """Choice among models: for each model, whether its mean loss is within one paired standard error of the least.
 
-    `losses` has the losses of the dev items for each model. Near means within `share` paired standard errors."""
+    `losses` has the losses of the dev items for each model."""
     least = min(losses, key=np.mean)
-    return [bool(np.mean(items - least) <= share * mean_error(items - least)) for items in losses]
+    return [bool(np.mean(items - least) <= mean_error(items - least)) for items in losses]
 
 
 def mean_error(values: np.ndarray) -> float:

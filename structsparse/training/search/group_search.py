@@ -37,7 +37,6 @@ from structsparse.training.terms import critical_strength
 
 MOST_GROUPS = 10_000  # with more groups than this, the pilot does not change their factors in the penalty
 CLEAR = 2  # a model is clearly better on dev than another if it is better by over this many paired standard errors
-NEAR = 0.5  # the loss of a chosen set may exceed the least loss of the path by this many paired standard errors
 FEWEST = 2  # smallest number of living groups for which a set is refitted
 FAILURES = 2  # the path ends after this many sets in a row that are worse than the best by over one standard error
 
@@ -190,15 +189,15 @@ class GroupSearch:
     def _smallest_set(self) -> Candidate:
         """Group search: the smallest set of groups on the path that is about as good as the best, for choose=one_se.
 
-        Its score on dev is within one paired standard error of the best score of the path, and its loss within
-        `NEAR` standard errors of the least loss. On a small dev part the errors of scores are large, and scores alone
-        would take too few groups. The set of all groups is taken only if it is clearly better than this set."""
+        Its score on dev is within one paired standard error of the best score of the path, and its loss within one of
+        the least loss. On a small dev part the errors of scores are large, and scores alone would take too few groups.
+        The set of all groups is taken only if it is clearly better than this set."""
         pilot, *sets = self.sets
         if not sets:
             return pilot
         lower = gain(self.setting.data.metric, 1.0) < 0
         high = within_one_se([candidate.counts for candidate in sets], lower)
-        low = low_losses([candidate.losses for candidate in sets], NEAR)
+        low = low_losses([candidate.losses for candidate in sets])
         near = [c for c, score_near, loss_near in zip(sets, high, low, strict=True) if score_near and loss_near]
         near = near or [min(sets, key=lambda candidate: candidate.losses.mean())]
         smallest = min(near, key=lambda candidate: (candidate.row["groups"], candidate.row["weights"]))
