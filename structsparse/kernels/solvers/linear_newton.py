@@ -33,12 +33,15 @@ from structsparse.kernels.solvers.linear_problem import (
 # by at most SLACK times the largest decrease of a pass of this round.
 PASSES, SLACK = 20, 0.1
 DENSE_PASSES, DENSE_SLACK = 100, 1e-3  # as PASSES and SLACK, but for passes over the dense Hessian
-DENSE = 16  # a design matrix entry in a sparse pass takes as long as this number of Hessian entries in a dense pass
+DENSE = 4  # a design matrix entry in a sparse pass takes as long as this number of Hessian entries in a dense pass
 MEMORY = 5  # number of successive moves of the weights that Anderson extrapolation combines
 HALVINGS = 30  # maximum number of halvings of the step length in a line search
 FLOOR = 1e-14  # least curvature as a share of the largest; smaller curvatures are raised to it
+REACH = 10.0  # largest change of an item's score that one feature may make in the first move of a Newton iteration
 ENOUGH = 1e-4  # share of the predicted decrease of the objective that a step must reach (Armijo)
-ROUNDING = 1e-15  # relative increase of the objective that the line search accepts as a rounding error
+# relative increase of the objective that the line search accepts as a rounding error, divided by the square root of the
+# number of items: the loss is a sum over the items
+ROUNDING = 4e-16
 STUCK = 3  # the solver ends after this number of successive Newton iterations without a decrease of the objective
 
 
@@ -58,6 +61,8 @@ def solve(problem, w, scores, goal, rounds):
         if shortfall(problem, objective, slope, grad, w, blocks, curvature) <= goal:
             break
         curvatures(problem, curvature, blocks, bound)
+        if problem.logistic:
+            restrain(problem, grad, w, blocks, bound)
         pull, buffer = slope.copy(), np.empty(w.size)
         descend(problem, blocks, new, pull, curvature, bound, buffer)
         living = _living(problem, new, blocks)
@@ -67,7 +72,7 @@ def solve(problem, w, scores, goal, rounds):
             passes += 1 + _descend_sparse(problem, living, new, pull, w, grad, slope, curvature, bound, buffer)
         ahead[:] = 0
         add_columns(problem, new - w, blocks, ahead)
-        value = _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
+        value = line_search(problem, w, new, scores, ahead, blocks, slope, curvature, objective)
         stuck = 0 if value < objective else stuck + 1
         if stuck == STUCK:
             break
@@ -97,22 +102,23 @@ def shortfall(problem, objective, slope, grad, w, blocks, curvature):
 
 
 @njit(**SERIAL)
-def _search(problem, w, new, scores, ahead, blocks, slope, curvature, objective):
+def line_search(problem, w, new, scores, ahead, blocks, slope, curvature, objective):
     """Linear Newton kernel: backtracking line search from the weights w towards the weights `new`.
 
     `ahead` [items] is the change of the scores between w and `new`. Updates w and the scores in place. `slope` and
     `curvature` become the derivatives of the loss in the new scores. Returns the new value of the objective."""
     predicted = penalty_value(problem, new, blocks) - penalty_value(problem, w, blocks) + slope @ ahead / slope.size
-    step, previous, start = 1.0, 0.0, w.copy()
+    step, start, first_scores = 1.0, w.copy(), scores.copy()
+    rounding = ROUNDING * np.sqrt(scores.size) * abs(objective)
     for _ in range(HALVINGS):
-        scores += (step - previous) * ahead
+        scores[:] = first_scores + step * ahead
         w[:] = new if step == 1 else start + step * (new - start)
         value = total_loss(problem, scores, slope, curvature) + penalty_value(problem, w, blocks)
-        if value <= objective + ENOUGH * step * predicted + ROUNDING * abs(objective):
+        if value <= objective + ENOUGH * step * predicted + rounding:
             return value
-        previous, step = step, step / 2
-    scores -= previous * ahead
-    w[:] = start
+        step /= 2
+    scores[:], w[:] = first_scores, start
+    total_loss(problem, scores, slope, curvature)
     return objective
 
 
@@ -137,11 +143,30 @@ def curvatures(problem, curvature, blocks, bound):
                 total += curvature[i] * value * (touched[i] if members.size > 1 else value)
             bound[j] = total / curvature.size + problem.ridge[j]
             largest = max(largest, bound[j])
-        for j in members:
-            for k in range(problem.starts[j], problem.starts[j + 1]):
-                touched[problem.items[k]] = 0.0
+        if members.size > 1:
+            for j in members:
+                for k in range(problem.starts[j], problem.starts[j + 1]):
+                    touched[problem.items[k]] = 0.0
     for j in features_of(problem, blocks):
         bound[j] = max(bound[j], FLOOR * largest)
+
+
+@njit(**SERIAL)
+def restrain(problem, grad, w, blocks, bound):
+    """Linear Newton kernel: raise the curvature of features whose first move would change a score by more than REACH.
+
+    Far from the optimum the second-order model of the logistic loss may be almost flat along a feature that misses its
+    optimality condition. Its minimum is then far away, and the line search would shorten the moves of all features for
+    the sake of this one. `grad` is the gradient of the loss at the weights w. At the optimum no curvature is raised."""
+    for g in blocks:
+        for m in range(problem.bounds[g], problem.bounds[g + 1]):
+            j = problem.members[m]
+            excess = abs(grad[j] + problem.ridge[j] * w[j]) - problem.cut[g] - problem.reach[g]
+            if excess > 0:
+                peak = 0.0
+                for k in range(problem.starts[j], problem.starts[j + 1]):
+                    peak = max(peak, abs(problem.values[k]))
+                bound[j] = max(bound[j], excess * peak / REACH)
 
 
 @njit(**SERIAL)
@@ -229,9 +254,11 @@ def _living(problem, w, blocks):
     """Linear Newton kernel: the living blocks, those among the given blocks that have a nonzero weight."""
     living, count = np.empty_like(blocks), 0
     for g in blocks:
-        if np.any(w[problem.members[problem.bounds[g] : problem.bounds[g + 1]]] != 0):
-            living[count] = g
-            count += 1
+        for m in range(problem.bounds[g], problem.bounds[g + 1]):
+            if w[problem.members[m]] != 0:
+                living[count] = g
+                count += 1
+                break
     return living[:count]
 
 

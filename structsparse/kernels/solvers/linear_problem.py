@@ -266,6 +266,20 @@ def gauge(problem, grad, w, chosen):
 
 
 @njit(**SERIAL)
+def violations(problem, grad, w, chosen):
+    """Linear problem kernel: the number of chosen blocks of zero weights that a proximal gradient step makes nonzero.
+
+    `grad` is the gradient of the mean loss in the weights w."""
+    count = 0
+    for g in chosen:
+        members, living = problem.members[problem.bounds[g] : problem.bounds[g + 1]], False
+        for j in members:
+            living |= w[j] != 0
+        count += not living and _soft_norms(members, grad, problem.ridge, w, 1.0, problem.cut[g])[0] > problem.reach[g]
+    return count
+
+
+@njit(**SERIAL)
 def dual_value(problem, slope, scale, grad, w, chosen):
     """Linear problem kernel: the dual objective at the dual point scale * slope.
 

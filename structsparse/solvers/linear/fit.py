@@ -20,13 +20,17 @@ from torch import Tensor
 
 from structsparse.base.errors import UserError
 from structsparse.kernels.solvers import linear_problem as kernels
+from structsparse.kernels.solvers import linear_ridge
 from structsparse.kernels.solvers.linear_newton import solve
 from structsparse.kernels.solvers.linear_problem import LinearProblem
 from structsparse.penalties import Penalty
 from structsparse.solvers.linear.problem import make_blocks, make_problem, numbers, shape_of
 
 FREE = 1000  # largest number of features with neither penalty nor ridge
-FIRST = 60  # number of feature blocks in the first working set
+FIRST = 60  # least number of feature blocks in the first working set
+# The first working set has all blocks that violate their optimality conditions if they hold few entries of the data
+# matrix: at most this number for each item. Passes over it then cost about as much as computing the loss and the gap.
+CHEAP = 20
 GROWTH = 2  # a working set has at least this number of blocks for each nonzero block
 INNER = 0.2  # duality gap to which a working set is solved, as a share of the gap over all blocks
 ROUNDS = 100  # maximum number of Newton iterations for one working set
@@ -114,6 +118,9 @@ class _WorkingSets:
         self.norms, self.distance = np.empty(len(self.blocks)), np.empty(len(self.blocks))
         kernels.block_norms(problem, self.norms)
         self.basis = self._columns(first[self.free])
+        # `rows`: the data matrix by items if all blocks are unpenalised or have ridge only, which needs no working sets
+        ridged = len(self.free) < len(self.unpenalised) == len(self.blocks)
+        self.rows = linear_ridge.rows_of(problem) if ridged else None
         self.iterations = self.passes = self.idle = 0
         self.least, self.objective, self.history = FIRST, np.inf, []
         self._unscreen()
@@ -148,11 +155,19 @@ class _WorkingSets:
         if before and gap > before[0] / 2:
             self.least *= 2
         near = self.distance[self.candidates]
+        if not self.iterations:
+            self.least = self._first_size()
         size = max(self.least, GROWTH * int((near == -np.inf).sum()))
         chosen = self.candidates if size >= len(near) else self.candidates[np.argpartition(near, size - 1)[:size]]
-        goal = max(INNER * min(gap, 1.0), tolerance / 2) * self.unit
+        goal = max(0.0 if self.rows else INNER * min(gap, 1.0), tolerance / 2) * self.unit
         self._solve(np.sort(chosen), goal / 4**self.idle)
         self.iterations += 1
+
+    def _first_size(self) -> int:
+        """The number of blocks in the first working set of `fit_linear`."""
+        violated = kernels.violations(self.problem, self.grad, self.w, self.candidates)
+        cheap = CHEAP * len(self.slope) * len(self.blocks) // max(len(self.problem.values), 1)
+        return max(FIRST, min(violated, cheap))
 
     def result(self, penalty: Penalty, tolerance: float) -> LinearFit:
         """The result of `fit_linear` at the current weights."""
@@ -216,6 +231,9 @@ class _WorkingSets:
 
     def _solve(self, chosen: np.ndarray, goal: float) -> None:
         """Fit the weights of the chosen blocks of the linear model, up to a duality gap of `goal`."""
+        if self.rows and len(chosen) == len(self.blocks):
+            self.passes += linear_ridge.solve(self.problem, self.rows, self.w, self.scores, goal, ROUNDS)
+            return
         part, features = kernels.restrict(self.problem, chosen)
         w = self.w[features]
         self.passes += solve(part, w, self.scores, goal, ROUNDS)
