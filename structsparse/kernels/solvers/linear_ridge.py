@@ -17,6 +17,7 @@ CONJUGATES = 200  # maximum number of conjugate gradient steps in a Newton itera
 # Conjugate gradients end once the norm of the residual is at most ROUGH times its first value. The last Newton
 # iteration ends at SHARE times the square root of the wanted share of the duality gap, if that is larger.
 ROUGH, SHARE = 0.03, 0.5
+LARGEST = 0.25  # largest second derivative of the logistic loss
 STUCK = 3  # the solver ends after this number of successive Newton iterations without a decrease of the objective
 
 
@@ -57,6 +58,8 @@ def solve(problem, rows, w, scores, goal, rounds):
     objective = total_loss(problem, scores, slope, curvature) + penalty_value(problem, w, blocks)
     steps, stuck = 0, 0
     for _ in range(rounds):
+        if stuck > 0 and problem.logistic:  # the largest curvature of the loss bounds it from above: the step lowers it
+            curvature[:] = LARGEST
         _derivatives(problem, rows, slope, curvature, grad, diagonal)
         gap = shortfall(problem, objective, slope, grad, w, blocks, curvature)
         if gap <= goal:

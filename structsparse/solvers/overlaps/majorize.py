@@ -50,7 +50,8 @@ CONJUGATES, ACCURACY = 300, 1e-3
 ROUGH_ACCURACY = 0.1  # relative residual at which the first Newton steps without groups end
 WARM = 1e-2  # factor on the initial smoothing eps if initial weights are given
 SMALLEST = 1e-12  # share of the initial smoothing eps below which the search gives up
-ROUGH = 1e-4  # duality gap at which `fit_linear` stops and Newton steps take over
+ROUGH = 1e-4  # duality gap at which `fit_linear` stops and Newton steps take over if no gap is asked for
+SURE = 0.5  # share of the gap asked for at which `fit_linear` stops: the certificate computes the gap in another way
 
 
 class Majorizer:
@@ -243,12 +244,14 @@ class Majorizer:
     def _begin_without_groups(self) -> None:
         """Majorize-minimise without groups: start at the solution of `fit_linear`, if that supports the problem."""
         problem, point = self.problem, self.point
-        if not (problem.cut > 0 and problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None):
+        penalised = problem.cut > 0 or bool((problem.squares > 0).all())
+        if not (penalised and problem.data.kind in (LOGISTIC, SQUARED) and problem.mask is None):
             return
         loss = "logistic" if problem.data.kind == LOGISTIC else "squared"
         start = (point.W[:, 0], float(point.bias[0] if problem.moves_bias else 0.0))
+        tolerance = SURE * self.gap if self.gap > 0 else ROUGH
         fit = fit_linear(
-            problem.design.matrix, problem.design.targets, L1(problem.cut), loss, ROUGH, start, problem.moves_bias,
+            problem.design.matrix, problem.design.targets, L1(problem.cut), loss, tolerance, start, problem.moves_bias,
             problem.squares,
         )  # fmt: skip
         point.restore((fit.weights.numpy()[:, None], np.array([fit.intercept])))

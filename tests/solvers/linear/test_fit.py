@@ -16,6 +16,7 @@ from structsparse.base.errors import UserError
 from structsparse.groups import Partition, by_row_blocks
 from structsparse.kernels.solvers import linear_newton as descent
 from structsparse.kernels.solvers import linear_problem as linear
+from structsparse.kernels.solvers import linear_ridge
 from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
 from structsparse.solvers.linear import critical_strength, fit_linear
 from structsparse.solvers.linear.problem import make_blocks, make_problem
@@ -407,6 +408,84 @@ def test_dense_and_sparse_passes_reach_the_same_minimum(penalty):
         found.append(w)
     np.testing.assert_allclose(found[0], found[1], atol=1e-7)
     assert (found[0] != 0).any()
+
+
+# --- weak penalties
+
+
+def rare_words(items=400, features=900):
+    """Documents that a few words of their own separate almost: at weak penalties most curvatures nearly vanish."""
+    random = np.random.default_rng(5)
+    chance = 1 / np.arange(1, features + 1)
+    X = np.zeros((items, features))
+    for row in X:
+        row[random.choice(features, 12, replace=False, p=chance / chance.sum())] = random.random(12) + 0.2
+    return scipy.sparse.csc_array(X), np.where(X @ random.standard_normal(features) > 0, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("make", [L1, SquaredL2, lambda strength: ElasticNet(strength, mix=0.5)])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_weak_penalties_reach_the_tolerance(make, intercept):
+    X, y = rare_words()
+    critical = critical_strength(X, y, L1(1.0), intercept=intercept)
+    for share in (1e-2, 1e-3, 1e-4):
+        fit = fit_linear(X, y, make(share * critical), tolerance=1e-8, intercept=intercept)
+        assert fit.converged, (share, fit.history)
+        assert fit.objective == pytest.approx(
+            objective(X, y, fit.weights.numpy(), fit.intercept, make(share * critical), "logistic"), rel=1e-10
+        )
+
+
+def test_far_starts_leave_the_scores_exact():
+    """From weights that misclassify items with scores of 30, where the loss is almost linear."""
+    X, y = rare_words()
+    strength = 0.01 * critical_strength(X, y, L1(1.0))
+    start = -30 * np.sign(X.T @ y), 5.0
+    for penalty in (L1(strength), SquaredL2(strength)):
+        far, near = fit_linear(X, y, penalty, tolerance=1e-8, start=start), fit_linear(X, y, penalty, tolerance=1e-8)
+        assert far.converged
+        assert far.objective == pytest.approx(near.objective, rel=1e-7)
+
+
+def test_the_curvature_is_raised_only_where_a_move_would_be_too_far():
+    X = scipy.sparse.csc_array(np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
+    problem = make_problem(X, np.array([1.0, 1, -1]), make_blocks(L1(0.1), 2), "logistic", False, None)
+    w, grad, bound = np.zeros(2), np.array([-0.6, 0.1]), np.array([1e-9, 1e-9])
+    descent.restrain(problem, grad, w, np.arange(2), bound)
+    assert (0.6 - 0.1) / bound[0] * 2 == pytest.approx(descent.REACH)  # the change of the score of the first item
+    assert bound[1] == 1e-9
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_newton_steps_of_ridge_are_those_of_the_hessian(loss):
+    """Conjugate gradients to the end against a dense solve."""
+    X, y = draw(6, loss)
+    problem = make_problem(X, y, make_blocks(SquaredL2(0.05), FEATURES), loss, True, None)
+    rows = linear_ridge.rows_of(problem)
+    scores, slope, curvature = np.linspace(-1, 1, ITEMS), np.empty(ITEMS), np.empty(ITEMS)
+    linear.total_loss(problem, scores, slope, curvature)
+    full = np.column_stack([X.toarray(), np.ones(ITEMS)])
+    grad, diagonal = np.empty(FEATURES + 1), np.empty(FEATURES + 1)
+    linear_ridge._derivatives(problem, rows, slope, curvature, grad, diagonal)
+    hessian = full.T @ (curvature[:, None] * full) / ITEMS + np.diag(problem.ridge)
+    np.testing.assert_allclose(grad, full.T @ slope / ITEMS, atol=1e-14)
+    np.testing.assert_allclose(diagonal, np.diag(hessian), atol=1e-14)
+    move, _ = linear_ridge._newton_step(problem, rows, grad, curvature, diagonal, 1e-12)
+    np.testing.assert_allclose(move, np.linalg.solve(hessian, -grad), atol=1e-9)
+
+
+def test_violations_are_the_blocks_that_a_small_step_wakes(penalty):
+    problem, random = drawn_problem(penalty), np.random.default_rng(7)
+    every, grad = np.arange(len(problem.cut)), 0.5 * random.standard_normal(FEATURES)
+    tiny = 1e-6
+    expected = 0
+    for g in every:
+        members = problem.members[problem.bounds[g] : problem.bounds[g + 1]]
+        step = -tiny * grad[members]
+        step = np.sign(step) * np.maximum(np.abs(step) - tiny * problem.cut[g], 0)
+        expected += np.linalg.norm(step) > tiny * problem.reach[g]
+    assert linear.violations(problem, grad, np.zeros(FEATURES), every) == expected
+    assert linear.violations(problem, grad, np.ones(FEATURES), every) == 0
 
 
 # --- wrong inputs
