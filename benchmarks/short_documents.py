@@ -1,7 +1,7 @@
 """Lasso and ridge on 10,000 short documents: fit_linear and solver=majorize against liblinear, at equal objectives.
 
-The documents are posts of two newsgroups (sci.med, sci.space) cut into pieces of 30 words, and sentences of the Stanford
-sentiment treebank (positive or negative); tf-idf as in scikit-learn, rows of norm 1, logistic loss. The strengths are
+The documents are posts of two newsgroups (sci.med, sci.space) cut into pieces of 30 words, and sentences of the
+Stanford sentiment treebank (positive or negative); tf-idf as in scikit-learn, rows of norm 1, logistic loss. The strengths are
 shares of the smallest strength at which the lasso has no nonzero weight; ridge takes the same numbers. No contender has
 an intercept, because liblinear penalises its own. All start from zero.
 
