@@ -1,9 +1,10 @@
-"""Lasso and ridge on 10,000 short documents: fit_linear and solver=majorize against liblinear, at equal objectives.
+"""Lasso and ridge on short documents: fit_linear and solver=majorize against liblinear, at equal objectives.
 
-The documents are posts of two newsgroups (sci.med, sci.space) cut into pieces of 30 words, and sentences of the
-Stanford sentiment treebank (positive or negative); tf-idf as in scikit-learn, rows of norm 1, logistic loss. The strengths are
-shares of the smallest strength at which the lasso has no nonzero weight; ridge takes the same numbers. No contender has
-an intercept, because liblinear penalises its own. All start from zero.
+The documents, 10,000 of each corpus at most, are posts of two newsgroups (sci.med, sci.space) cut into pieces of 30
+words, and sentences of the Stanford sentiment treebank (positive or negative). The design is tf-idf as in scikit-learn,
+with rows of norm 1; the loss is logistic. The strengths are shares of the smallest strength at which the lasso has no
+nonzero weight; ridge takes the same numbers. No contender has an intercept, because liblinear penalises its own. All
+start from zero.
 
 The minimum is the smallest objective that any contender found. liblinear gets the largest tolerance of a descending row
 of them at which its objective is within 1e-4, or 1e-6, of the minimum, relative to it; for ridge, the faster of its
