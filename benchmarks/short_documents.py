@@ -6,12 +6,12 @@ with rows of norm 1; the loss is logistic. The strengths are shares of the small
 nonzero weight; ridge takes the same numbers. No contender has an intercept, because liblinear penalises its own. All
 start from zero.
 
-The minimum is the smallest objective that any contender found. liblinear gets the largest tolerance of a descending row
-of them at which its objective is within 1e-4, or 1e-6, of the minimum, relative to it; for ridge, the faster of its
-primal and dual solver counts. `fit_linear` is timed twice: with a tolerance chosen in the same way ("objective"), and
-with that number as the tolerance of the duality gap that it proves ("proven"). solver=majorize, which trains
-task=textcat, proves its gap too; it is timed as well at its default, 1e-9. Without the corpora the documents are
-planted, and the output says so.
+The minimum is the objective of `fit_linear` at a proven gap of 1e-9. liblinear gets the largest tolerance of a
+descending row of them at which its objective is within 1e-4, or 1e-6, of the minimum, relative to it; for ridge, the
+faster of its primal and dual solver counts. `fit_linear` is timed twice: with a tolerance chosen in the same way
+("objective"), and with that number as the tolerance of the duality gap that it proves ("proven"). solver=majorize,
+which trains task=textcat, proves its gap too; it is timed as well at its default, 1e-9. Without the corpora the
+documents are planted, and the output says so.
 """
 
 import warnings
