@@ -19,7 +19,8 @@ from structsparse.corpora.known.texts import TextSplits
 from structsparse.corpora.known.word_sets import Analogies, WordPairs, known_analogies, known_pairs
 from structsparse.corpora.text import ProvisionalText
 from structsparse.corpora.text_reading import UNKNOWN
-from structsparse.features.cooccurrences import Cooccurrences, Window, associations, count, count_on_disk
+from structsparse.features.cooccurrences import Cooccurrences, Window, associations, count
+from structsparse.features.cooccurrences_on_disk import count_on_disk
 from structsparse.kernels.features.cooccurrences import END, SKIPPED
 from structsparse.losses.reconstruction import SparseRows
 from structsparse.training.batches import Progress
