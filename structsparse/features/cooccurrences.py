@@ -257,25 +257,40 @@ def associations(
         if not (value > 0 and math.isfinite(value)):
             raise UserError(f"features.{name} is {value}, expected a positive number")
     matrix = counted.matrix
-    if kind == "log_count":
-        values = np.log1p(matrix.data / counted.scale)
-    else:
-        values = _pmi(matrix, smoothing) - math.log(shift)
-        values = np.maximum(values, 0.0) if kind == "ppmi" else values
-    result = sparse.csr_array((values.astype(np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
+    values = np.empty(matrix.nnz, np.float32)
+    for part, block in _association_blocks(counted, kind, smoothing, shift):
+        values[part] = block
+    result = sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
     if kind == "ppmi":
         result = result.copy()  # the counts keep their positions
         result.eliminate_zeros()
     return result
 
 
-def _pmi(matrix: sparse.csr_array, smoothing: float) -> np.ndarray:
-    """Associations: the pointwise mutual information of each entry of a matrix of counts (float64 [entries])."""
+def _association_blocks(
+    counted: Cooccurrences, kind: str, smoothing: float, shift: float
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Associations: the values of the entries of a matrix of counts, in float64, some entries at a time."""
+    matrix = counted.matrix
     totals = np.asarray(matrix.sum(axis=1), np.float64)
     contexts = totals**smoothing
     word, context = (_log(numbers) - _log(numbers.sum()) for numbers in (totals, contexts))
-    row = np.repeat(word, np.diff(matrix.indptr))
-    return np.log(matrix.data) - _log(totals.sum()) - row - context[matrix.indices]
+    constant = _log(totals.sum()) + math.log(shift)
+    for begin in range(0, matrix.nnz, _BLOCK):
+        part = slice(begin, min(begin + _BLOCK, matrix.nnz))
+        if kind == "log_count":
+            yield part, np.log1p(matrix.data[part] / counted.scale)
+            continue
+        first, sizes = rows_between(matrix.indptr, part)
+        rows = np.repeat(word[first : first + len(sizes)], sizes)
+        values = np.log(matrix.data[part]) - constant - rows - context[matrix.indices[part]]
+        yield part, np.maximum(values, 0.0) if kind == "ppmi" else values
+
+
+def rows_between(starts: np.ndarray, part: slice) -> tuple[int, np.ndarray]:
+    """Co-occurrences: the rows of some entries of a sparse matrix: the first, and how many entries are in each."""
+    first, last = np.searchsorted(starts, part.start, side="right") - 1, np.searchsorted(starts, part.stop)
+    return int(first), np.diff(np.clip(starts[first : last + 1], part.start, part.stop))
 
 
 def _log(numbers: np.ndarray) -> np.ndarray:

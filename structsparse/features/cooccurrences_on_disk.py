@@ -20,7 +20,17 @@ from scipy import sparse
 
 from structsparse.base.errors import UserError
 from structsparse.base.files import atomic_file, write_text
-from structsparse.features.cooccurrences import Cooccurrences, Counters, Pool, Run, Window, merged, symmetric, threads
+from structsparse.features.cooccurrences import (
+    Cooccurrences,
+    Counters,
+    Pool,
+    Run,
+    Window,
+    merged,
+    rows_between,
+    symmetric,
+    threads,
+)
 from structsparse.kernels.features import cooccurrences as kernels
 
 LEAST = 64  # megabytes for counting
@@ -112,11 +122,10 @@ def _write_square(square: np.ndarray, words: int, file: BinaryIO) -> None:
 def _write_run(matrix: sparse.csr_array, words: int, file: BinaryIO) -> None:
     """Co-occurrences on disk: write the keys of a symmetric matrix by rows, then its counts."""
     for begin in range(0, matrix.nnz, _SLICE):
-        end = min(begin + _SLICE, matrix.nnz)
-        first, last = (int(row) for row in np.searchsorted(matrix.indptr, [begin, end]))
-        first = max(0, first - 1)
-        sizes = np.diff(np.clip(matrix.indptr[first : last + 1], begin, end))
-        file.write(np.repeat(np.arange(first, last) * words, sizes) + matrix.indices[begin:end])
+        part = slice(begin, min(begin + _SLICE, matrix.nnz))
+        first, sizes = rows_between(matrix.indptr, part)
+        rows = np.repeat(np.arange(first, first + len(sizes)), sizes)
+        file.write(rows * words + matrix.indices[part])
     file.write(matrix.data)
 
 

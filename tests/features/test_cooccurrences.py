@@ -112,7 +112,8 @@ def test_a_text_without_pairs_has_an_empty_matrix():
 
 @pytest.mark.parametrize("smoothing", [1.0, 0.75])
 @pytest.mark.parametrize("shift", [1.0, 5.0])
-def test_associations_are_those_of_the_formula(smoothing, shift):
+def test_associations_are_those_of_the_formula(smoothing, shift, monkeypatch):
+    monkeypatch.setattr(cooccurrences, "_BLOCK", 333)
     counted = count(text(), WORDS, Window(3, "linear"))
     table = slow_counts(text(), Window(3, "linear"))
     words = table.sum(1) / table.sum()
