@@ -2,7 +2,8 @@
 
 - Counting, in memory, is from coded tokens to the symmetric matrix of counts; tokenising comes before and is not timed.
   numpy writes the keys of all pairs, a million words at a time, sorts them and adds up equal ones.
-- Codes: 52 dimensions in four trees, from the Gram matrix and the correlations. SPAMS (fistaTree) gets the same problem
+- Codes: 52 dimensions in four trees, from the Gram matrix and the correlations, at two strengths, each with a
+  dictionary learnt at it: hardly a code is zero, or most are ("sparse"). SPAMS (fistaTree) gets the same problem
   reduced to 52 x 52. Each side has the largest tolerance of a descending row at which its objective, without the
   constant 1/2 ||x||^2, is within 1e-6 of the best known. NaN of SPAMS stands for the zero solution. Beside it l1:
   SPAMS has a method that follows the path of solutions (lasso), from the Gram matrix as well.
@@ -45,11 +46,11 @@ from structsparse.tasks.embeddings.model import SparseCodes
 
 WORDS, QUICK_WORDS, ALL_WORDS = 8_800_000, 1_000_000, 100_000_000
 MIN_COUNT, WINDOW = 8, Window(5)
-TREES, STRENGTH = 4, 2.0  # four trees of 13 nodes; a fifth of the codes is not zero
-LEARNING = 0.05  # strength of learning on all words, that of the thesis
+TREES = 4  # of 13 nodes
+STRENGTH, SPARSE = 0.05, 1.0  # that of the thesis, with which hardly a code is zero; and one with which most are
 CODED, QUICK_CODED = 2048, 512
 GAP = 1e-6
-TOLERANCES = [10 ** (-k / 2) for k in range(4, 17)]
+TOLERANCES = [10 ** (-k / 4) for k in range(8, 33)]
 SUBSET, BATCH, PASSES = 4096, 256, 3  # of the dictionaries that are compared
 LEARNT, LEARNING_BATCH, LEARNING_PASSES = (4, 40), 2048, 2  # trees, words in a step, epochs
 GROWTH = 1, 2, 4, 8  # parts of the text, and of the codes
@@ -123,12 +124,12 @@ def counting(codes, words, options):
 class Problem:
     """Correlations of words with a dictionary, and codes of them by both sides."""
 
-    def __init__(self, data, dictionary, size):
+    def __init__(self, data, dictionary, size, strength):
         chosen = np.random.default_rng(0).permutation(data.items)[:size]
         self.gram = dictionary @ dictionary.T
         self.pull = correlations(data.matrix[chosen], dictionary)
-        self.size = size
-        self.penalties = {"tree": tree_penalty(data.items, STRENGTH), "l1": L1(STRENGTH)}
+        self.size, self.strength = size, strength
+        self.penalties = {"tree": tree_penalty(data.items, strength), "l1": L1(strength)}
         order = depth_first(len(dictionary))
         self.order = torch.tensor(order)
         gram = self.gram.double()[self.order][:, self.order]
@@ -148,7 +149,7 @@ class Problem:
     def spams_tree(self, tolerance):
         import spams
 
-        options = {"loss": "square", "regul": "tree-l2", "lambda1": STRENGTH, "intercept": False, "numThreads": 1}
+        options = {"loss": "square", "regul": "tree-l2", "lambda1": self.strength, "intercept": False, "numThreads": 1}
         codes = spams.fistaTree(*self.rooted, self.start, self.tree, False, max_it=10_000, tol=tolerance, **options)
         return self.unordered(np.nan_to_num(codes)[1:])
 
@@ -156,7 +157,9 @@ class Problem:
         """Solutions by their path are exact: no tolerance."""
         import spams
 
-        codes = spams.lasso(self.plain[0], Q=self.moments[0], q=self.moments[1], lambda1=STRENGTH, mode=2, numThreads=1)
+        codes = spams.lasso(
+            self.plain[0], Q=self.moments[0], q=self.moments[1], lambda1=self.strength, mode=2, numThreads=1
+        )
         return self.unordered(codes.toarray())
 
     def unordered(self, codes):
@@ -212,22 +215,32 @@ def spams_tree(trees):
 
 
 def coding(data, dictionary, options):
-    problem = Problem(data, dictionary, QUICK_CODED if options.quick else CODED)
-    found = {}
-    for kind, theirs in (("tree", problem.spams_tree), ("l1", problem.spams_l1)):
-        best, name = problem.best(kind), "codes" if kind == "tree" else "codes_l1"
-        sides = {"ours": partial(problem.ours, kind), "spams": theirs}
-        tolerances = {side: problem.loosest(kind, solve, best) for side, solve in sides.items()}
-        taken = compare({side: partial(solve, tolerances[side]) for side, solve in sides.items()}, options)
-        found |= {
-            f"{name}_per_second": problem.size / taken["ours"],
-            f"{name}_speedup_over_spams": taken["spams"] / taken["ours"],
-            f"{name}_tolerance": tolerances["ours"],
-            f"{name}_tolerance_of_spams": tolerances["spams"],
-        }
-    sizes = {share: problem.pull[:, : problem.size * share // GROWTH[-1]].contiguous() for share in GROWTH}
-    calls = {k: partial(sparse_codes, problem.gram, pull, problem.penalties["tree"]) for k, pull in sizes.items()}
+    """Codes at the strength at which the dictionary was learnt, and at a larger one with its own dictionary."""
+    size = QUICK_CODED if options.quick else CODED
+    model, _ = learn(data, tree_penalty(data.items, SPARSE / data.items), len(dictionary), 2, LEARNING_BATCH)
+    sparse = Problem(data, model.dictionary.detach(), size, SPARSE)
+    usual = Problem(data, dictionary, size, STRENGTH)
+    found = contest("codes", usual, "tree", usual.spams_tree, options)
+    found |= contest("codes_sparse", sparse, "tree", sparse.spams_tree, options)
+    found |= contest("codes_sparse_l1", sparse, "l1", sparse.spams_l1, options)
+    whole = Problem(data, dictionary, data.items, STRENGTH)
+    sizes = {share: whole.pull[:, : whole.size * share // GROWTH[-1]].contiguous() for share in GROWTH}
+    calls = {k: partial(sparse_codes, whole.gram, pull, whole.penalties["tree"]) for k, pull in sizes.items()}
     return found | {"growth_exponent_codes": exponent(compare(calls, options))}
+
+
+def contest(name, problem, kind, theirs, options):
+    """Codes per second of both sides, each with the largest tolerance that is enough."""
+    best, sides = problem.best(kind), {"ours": partial(problem.ours, kind), "spams": theirs}
+    tolerances = {side: problem.loosest(kind, solve, best) for side, solve in sides.items()}
+    taken = compare({side: partial(solve, tolerances[side]) for side, solve in sides.items()}, options)
+    return {
+        f"{name}_nonzero": float((problem.ours(kind, tolerances["ours"]) != 0).float().mean()),
+        f"{name}_per_second": problem.size / taken["ours"],
+        f"{name}_speedup_over_spams": taken["spams"] / taken["ours"],
+        f"{name}_tolerance": tolerances["ours"],
+        f"{name}_tolerance_of_spams": tolerances["spams"],
+    }
 
 
 # --- dictionaries
@@ -272,7 +285,7 @@ def dictionaries(data, options):
     theirs = spams.trainDL(
         dense,
         D=np.asfortranarray(start.T.numpy()),
-        lambda1=STRENGTH,
+        lambda1=SPARSE,
         mode=2,
         batchsize=BATCH,
         iter=PASSES * part.items // BATCH,
@@ -281,16 +294,16 @@ def dictionaries(data, options):
     )
     middle = now()
     found = {"dictionary_seconds_of_spams": middle - begun}
-    unit = L1(STRENGTH / part.items)
+    unit = L1(SPARSE / part.items)
     ours, _ = learn(part, unit, dimensions, PASSES, BATCH, start)
     found["dictionary_seconds"] = now() - middle  # with the codes of all words, which SPAMS does not make
     (mine, zero), (other, _) = (
-        reached(part, dictionary, L1(STRENGTH))
+        reached(part, dictionary, L1(SPARSE))
         for dictionary in (ours.dictionary.detach(), torch.from_numpy(np.ascontiguousarray(theirs.T)))
     )
-    before, _ = reached(part, start, tree_penalty(part.items, STRENGTH))
-    trees, _ = learn(part, tree_penalty(part.items, STRENGTH / part.items), dimensions, PASSES, BATCH, start)
-    after, _ = reached(part, trees.dictionary.detach(), tree_penalty(part.items, STRENGTH))
+    before, _ = reached(part, start, tree_penalty(part.items, SPARSE))
+    trees, _ = learn(part, tree_penalty(part.items, SPARSE / part.items), dimensions, PASSES, BATCH, start)
+    after, _ = reached(part, trees.dictionary.detach(), tree_penalty(part.items, SPARSE))
     return found | {
         "dictionary_objective_over_spams": mine / other,
         "dictionary_gain_over_spams": (zero - mine) / (zero - other),
@@ -305,8 +318,10 @@ def words_of(matrix, words):
 def learning(data, options):
     """Seconds and certificate of learning on all words; returns the small dictionary, too."""
     now, found, dictionaries = clock(options.threads), {}, []
+    some = words_of(data.matrix[:256], data.words[:256])
+    learn(some, tree_penalty(some.items, STRENGTH / some.items), TREES * len(PARENTS), 1, 128)  # compiles
     for trees in LEARNT:
-        penalty = tree_penalty(data.items, LEARNING / data.items, trees)
+        penalty = tree_penalty(data.items, STRENGTH / data.items, trees)
         begun = now()
         model, solver = learn(data, penalty, trees * len(PARENTS), LEARNING_PASSES, LEARNING_BATCH)
         name = trees * len(PARENTS)
@@ -380,7 +395,9 @@ def memory(options):
 
 
 def report(found):
-    rows = [[name.replace("_", " "), value] for name, value in found.items()]
+    rows = [
+        [name.replace("_", " "), f"{value:,.0f}" if value > 1e4 else f"{value:.4g}"] for name, value in found.items()
+    ]
     print_table("Word vectors", ["", ""], rows)
 
 

@@ -140,6 +140,28 @@ def test_a_column_does_not_depend_on_the_others():
     torch.testing.assert_close(some, whole[:, 30:40], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["l1", "tree_l2", "nonnegative tree_l2"])
+def test_columns_of_zeros_begin_as_without_a_start(name):
+    atoms, items = problem()
+    penalty, gram, pull = PENALTIES[name](), atoms @ atoms.T, atoms @ items.T
+    free = sparse_codes(gram, pull, penalty, tolerance=1e-3)
+    half = sparse_codes(gram, pull, penalty, tolerance=1e-9)
+    half[:, 40:] = 0
+    codes = sparse_codes(gram, pull, penalty, start=half, tolerance=1e-3)
+    torch.testing.assert_close(codes[:, 40:], free[:, 40:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(codes[:, 20:40], half[:, 20:40], rtol=0, atol=1e-7)
+    assert not torch.allclose(free[:, 20:40], half[:, 20:40], rtol=0, atol=1e-6)
+
+
+def test_few_iterations_come_near():
+    """Ridge codes are a good beginning: eight iterations are enough for what took some twenty from zero."""
+    atoms, items = problem()
+    penalty, gram, pull = PENALTIES["l1"](), atoms @ atoms.T, atoms @ items.T
+    best = objective(gram, pull, sparse_codes(gram, pull, penalty, tolerance=1e-9), penalty)
+    found = objective(gram, pull, sparse_codes(gram, pull, penalty, iterations=8), penalty)
+    assert (found - best) / abs(best) < 1e-2
+
+
 def test_a_good_start_stays():
     atoms, items = problem()
     penalty, gram, pull = PENALTIES["l1"](), atoms @ atoms.T, atoms @ items.T
