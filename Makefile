@@ -34,6 +34,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/textcat.py
 	$(BIN)/python benchmarks/parsing.py
 	$(BIN)/python benchmarks/discrete.py
+	$(BIN)/python benchmarks/embeddings.py
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

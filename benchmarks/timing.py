@@ -10,12 +10,14 @@ ROUNDS, QUICK_ROUNDS = 15, 5
 TURN = 0.05  # seconds a callable runs for at least, each time its turn comes
 
 
-def arguments(description):
-    """--json FILE, --quick, --threads N; sets the threads of torch and numba."""
+def arguments(description, **flags):
+    """--json FILE, --quick, --threads N, and flags with their help; sets the threads of torch and numba."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", type=Path, help="write the figures to this file as one flat object")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, within a minute")
     parser.add_argument("--threads", type=int, default=1, help="one thread: CPU time; more: wall time")
+    for name, text in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
     options = parser.parse_args()
     set_threads(options.threads)
     return options

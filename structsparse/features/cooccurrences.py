@@ -1,32 +1,30 @@
 """Co-occurrences of words in running text: how often two words stand within a window, and what that says of them.
 
-Counting makes runs. A run holds the sorted keys of the pairs in a part of the text, and their counts. Runs are merged,
-in memory or, if a limit in megabytes is given, on the disk. Both routes give the same numbers. Runs on the disk remain
-after a run of the program was stopped, and are not made again."""
+Threads take chunks of the text in turn. Pairs of frequent words are counted in a square array; all others make sorted
+keys, of which equal ones are added up. Such a list is a run. Runs are merged, by ranges of keys in parallel. All counts
+are integers: their sums do not depend on the number of threads, nor on where a chunk ends."""
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
-from pathlib import Path
 
+import numba
 import numpy as np
 from scipy import sparse
 
 from structsparse.base.errors import UserError
-from structsparse.base.files import atomic_file, write_text
 from structsparse.kernels.features import cooccurrences as kernels
 
 FREQUENT = 2048  # pairs of so many most frequent words are counted in a square array, which fits the CPU cache
-CHUNK = 1 << 20  # words whose pairs are sorted together
+CHUNK = 1 << 21  # words whose pairs are sorted together
 WEIGHTINGS = "none", "linear", "harmonic"
 ASSOCIATIONS = "pmi", "ppmi", "log_count"
-_MOST = (1 << 31) - 1  # largest count of a pair within a run
-_MANIFEST, _FINISHED = "text.json", "finished.json"
+_LARGEST, _FEW = np.iinfo(np.int32).max, 1 << 24  # if int32 does not suffice for so many words, int64 does
+_BLOCK = 1 << 20  # entries of a matrix whose associations are computed together
 
 Run = tuple[np.ndarray, np.ndarray]  # sorted keys of pairs, and their counts (both int64)
 
@@ -71,48 +69,122 @@ def count(codes: np.ndarray, words: int, window: Window) -> Cooccurrences:
     """Count the co-occurrences in a text in memory.
 
     `codes` has the words of the text as described in `kernels.features.cooccurrences`; `words` is their number."""
-    runs = (_run(codes, *bounds, words, window, CHUNK) for bounds in _parts(len(codes), window, len(codes)))
-    keys, counts = _merged(runs)
-    return Cooccurrences(_symmetric([(keys, counts)], words, None), window.scale)
+    with threads() as pool:
+        chunk = max(1, min(CHUNK, -(-len(codes) // pool.size)))
+        counters, runs, done = Counters(codes, words, window, pool, chunk), [], 0
+        while done < len(codes):
+            done = counters.take(done)
+            square = counters.square()
+            runs += [*counters.runs(), kernels.pairs_of_square(square, words, np.count_nonzero(square))]
+            square[:] = 0
+        return Cooccurrences(symmetric(merged(runs, pool), words, pool), window.scale)
+
+
+# --- threads
+
+
+class Pool:
+    """Threads that count co-occurrences; kernels and sorting leave the interpreter's lock."""
+
+    def __init__(self, executor: ThreadPoolExecutor, size: int) -> None:
+        self.executor, self.size = executor, size
+
+    def map(self, call, *arguments: Iterable) -> list:
+        """Co-occurrences: call a function with each tuple of arguments, each in a thread; returns all results."""
+        return list(self.executor.map(call, *arguments))
+
+
+@contextmanager
+def threads(most: int | None = None) -> Iterator[Pool]:
+    """Co-occurrences: as many threads as kernels have, `most` at most."""
+    size = min(numba.get_num_threads(), most or numba.get_num_threads())
+    with ThreadPoolExecutor(size) as executor:
+        yield Pool(executor, size)
 
 
 # --- runs
 
 
-def _parts(length: int, window: Window, most: int) -> list[tuple[int, int]]:
-    """Co-occurrences: the parts of a text of which a run each is made; no count in a run may exceed int32."""
-    size = max(1, min(most, _MOST // int(window.weights.sum())))
-    return [(begin, min(begin + size, length)) for begin in range(0, length, size)]
+class Counters:
+    """Co-occurrences: the counters of all threads, which share the work on one text."""
+
+    def __init__(self, codes: np.ndarray, words: int, window: Window, pool: Pool, chunk: int) -> None:
+        """Co-occurrences: `chunk` is the largest number of words that a thread counts at a time."""
+        total = 2 * int(window.weights.sum())  # a word beside itself counts twice
+        small = _LARGEST // total >= min(_FEW, len(codes))
+        kind, largest = (np.int32, _LARGEST) if small else (np.int64, np.iinfo(np.int64).max)
+        self.most = largest // total  # words after which a count may be too large for the square array
+        self.size, self.chunk, self.pool = len(codes), chunk, pool
+        self.each = [_Counter(codes, words, window, chunk, kind) for _ in range(pool.size)]
+
+    def take(self, begin: int, room: int | None = None) -> int:
+        """Co-occurrences: count pairs whose first word is at `begin` or later, until runs have about `room` entries.
+
+        Returns the position of the first word that was not counted; without a room, this is the end of the text."""
+        limit = min(self.size, begin + self.most)
+        while begin < limit and (room is None or sum(counter.runs.entries for counter in self.each) < room):
+            rounds = -(-(limit - begin) // (self.chunk * self.pool.size))
+            end = begin + -(-(limit - begin) // rounds)
+            bounds = np.linspace(begin, end, self.pool.size + 1).astype(np.int64)
+            self.pool.map(_Counter.add, self.each, bounds[:-1], bounds[1:])
+            begin = end
+        return begin
+
+    def runs(self) -> list[Run]:
+        """Co-occurrences: take out the runs of all threads."""
+        return [run for counter in self.each for run in counter.runs.clear()]
+
+    def square(self) -> np.ndarray:
+        """Co-occurrences: the counts of pairs x <= y of frequent words; counting goes on with zeros put there."""
+        first, *others = (counter.square for counter in self.each)
+        for square in others:
+            first += square
+            square[:] = 0
+        return first
 
 
-def _run(codes: np.ndarray, begin: int, end: int, words: int, window: Window, chunk: int) -> Run:
-    """Co-occurrences: make the run of all pairs whose first word is in a part of the text."""
-    weights, chunk = window.weights, min(chunk, max(1, end - begin))
-    spread = 1 if window.weighting == "none" else window.size
-    dense = np.zeros((min(FREQUENT, words),) * 2, np.int32)
-    keys, counts, runs = np.empty(chunk * window.size, np.int64), np.empty(chunk * window.size, np.int64), Runs()
-    for first in range(begin, end, chunk):
-        last = min(first + chunk, end)
-        found = keys[: kernels.count_pairs(codes, first, last, weights, words, dense, keys, spread)]
-        found.sort()
-        kept = kernels.add_equal(found, counts, weights, spread)
-        runs.add((found[:kept].copy(), counts[:kept].copy()))
-    x, y = np.nonzero(dense)
-    runs.add((x * words + y, dense[x, y].astype(np.int64)))
-    return runs.merged()
+class _Counter:
+    """Co-occurrences: what one thread counts, in a square array of frequent words and in runs."""
+
+    def __init__(self, codes: np.ndarray, words: int, window: Window, chunk: int, kind: type) -> None:
+        self.codes, self.words, self.weights, self.runs = codes, words, window.weights, Runs()
+        self.spread = 1 if window.weighting == "none" else window.size
+        self.square = np.zeros((min(FREQUENT, words),) * 2, kind)
+        self.keys, self.counts = (np.empty(chunk * window.size, np.int64) for _ in range(2))
+
+    def add(self, begin: int, end: int) -> None:
+        """Co-occurrences: count the pairs whose first word is in a part of the text, at most a chunk."""
+        weights, spread = self.weights, self.spread
+        size = kernels.count_pairs(self.codes, begin, end, weights, self.words, self.square, self.keys, spread)
+        keys = self.keys[:size]
+        keys.sort()
+        kept = kernels.add_equal(keys, self.counts, weights, spread)
+        self.runs.add((keys[:kept].copy(), self.counts[:kept].copy()))
 
 
 class Runs:
     """Co-occurrences: runs that are merged as they come, each with one of about its size."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
         self.stack: list[Run] = []
+        for run in runs:
+            self.add(run)
+
+    @property
+    def entries(self) -> int:
+        """Co-occurrences: the number of entries of all runs."""
+        return sum(len(keys) for keys, _ in self.stack)
 
     def add(self, run: Run) -> None:
         """Co-occurrences: add a run, and merge the last runs while they are of about one size."""
         self.stack.append(run)
         while len(self.stack) > 1 and len(self.stack[-2][0]) <= 2 * len(self.stack[-1][0]):
             self._merge()
+
+    def clear(self) -> list[Run]:
+        """Co-occurrences: take out all runs."""
+        runs, self.stack = self.stack, []
+        return runs
 
     def merged(self) -> Run:
         """Co-occurrences: the one run that all added runs make."""
@@ -129,104 +201,40 @@ class Runs:
         self.stack.append((keys[:kept], counts[:kept]))
 
 
-def _merged(runs: Iterable[Run]) -> Run:
-    """Co-occurrences: the sum of several runs."""
-    merged = Runs()
-    for run in runs:
-        merged.add(run)
-    return merged.merged()
+def merged(runs: Sequence[Run], pool: Pool) -> list[Run]:
+    """Co-occurrences: the sum of several runs, in a piece for each thread; the keys rise from piece to piece."""
+    longest = max((keys for keys, _ in runs), key=len, default=np.empty(0, np.int64))
+    if len(longest) < pool.size:
+        return [Runs(runs).merged()]
+    inner = longest[[k * len(longest) // pool.size for k in range(1, pool.size)]]
+    cuts = [[0, *np.searchsorted(keys, inner), len(keys)] for keys, _ in runs]
+
+    def piece(k: int) -> Run:
+        """Co-occurrences: merge the k-th range of keys of all runs, long ones first."""
+        ranges = (slice(*cut[k : k + 2]) for cut in cuts)
+        parts = [(keys[part], counts[part]) for (keys, counts), part in zip(runs, ranges, strict=True)]
+        return Runs(sorted(parts, key=lambda part: -len(part[0]))).merged()
+
+    return pool.map(piece, range(pool.size))
 
 
-def _symmetric(pieces: Iterable[Run], words: int, folder: Path | None) -> sparse.csr_array:
-    """Co-occurrences: the symmetric matrix of counts, from pieces of one run; they are read twice.
-
-    With a folder, the arrays of the matrix are files in it."""
-    sizes, below = np.zeros(words, np.int64), np.zeros(words, np.int64)
-    for keys, _ in pieces:
-        kernels.row_sizes(keys, words, sizes, below)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+def symmetric(pieces: Sequence[Run], words: int, pool: Pool) -> sparse.csr_array:
+    """Co-occurrences: the symmetric matrix of counts, from pieces of one run whose keys rise from piece to piece."""
+    sizes = np.zeros((2, len(pieces), words), np.int64)  # entries of each row: below the diagonal, and from it on
+    pool.map(kernels.row_sizes, (keys for keys, _ in pieces), [words] * len(pieces), *sizes)
+    below, above = sizes
+    starts = np.concatenate([[0], np.cumsum(sizes.sum(axis=(0, 1)))])
     kind = np.int32 if starts[-1] < 1 << 31 else np.int64
-    columns, values = _array(folder, "columns", kind, starts[-1]), _array(folder, "values", np.int64, starts[-1])
-    lower, upper = starts[:-1].copy(), starts[:-1] + below
-    for keys, counts in pieces:
-        kernels.place_pairs(keys, counts, words, lower, upper, columns, values)
+    columns, values = np.empty(starts[-1], kind), np.empty(starts[-1], np.int64)
+    lower = starts[:-1] + np.cumsum(below, axis=0) - below
+    upper = starts[:-1] + below.sum(axis=0) + np.cumsum(above, axis=0) - above
+
+    def place(piece: Run, lower: np.ndarray, upper: np.ndarray) -> None:
+        """Co-occurrences: put a piece into the symmetric matrix, at the places that are its own."""
+        kernels.place_pairs(*piece, words, lower, upper, columns, values)
+
+    pool.map(place, pieces, lower, upper)
     return sparse.csr_array((values, columns, starts.astype(kind)), shape=(words, words))
-
-
-def _array(folder: Path | None, name: str, kind: type, size: int) -> np.ndarray:
-    """Co-occurrences: an array in memory or, with a folder, in a file."""
-    if folder is None or size == 0:
-        return np.empty(size, kind)
-    return np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (int(size),))
-
-
-# --- runs on the disk
-
-
-def count_on_disk(codes: np.ndarray, words: int, window: Window, megabytes: int, folder: Path) -> Cooccurrences:
-    """Count the co-occurrences in a text with sorted runs on the disk; arrays in memory take about `megabytes`.
-
-    Runs that an interrupted count of the same text has left in the folder are used. The arrays of the matrix are files
-    in the folder, which the system reads when they are needed."""
-    if type(megabytes) is not int or megabytes < 64:
-        raise UserError(f"features.memory is {megabytes}, expected null or a number of megabytes of at least 64")
-    budget = (megabytes - 32) << 20  # the square array of frequent words and small arrays take the rest
-    parts = _parts(len(codes), window, max(1, budget // (40 * window.size)))
-    described = json.dumps([_digest(codes), words, window.size, window.weighting, parts[:1], len(parts)])
-    _begin(folder, described)
-    if not (folder / _FINISHED).exists():
-        for number, (begin, end) in enumerate(parts):
-            path = folder / f"run{number:05d}.npy"
-            if not path.exists():
-                with atomic_file(path) as file:
-                    np.save(file, np.stack(_run(codes, begin, end, words, window, end - begin)))
-        runs = [np.load(folder / f"run{number:05d}.npy", mmap_mode="r") for number in range(len(parts))]
-        matrix = _symmetric(_Pieces(runs, budget // 128), words, folder)
-        np.save(folder / "starts.npy", matrix.indptr)
-        write_text(folder / _FINISHED, json.dumps({"entries": matrix.nnz}))
-        for path in folder.glob("run*.npy"):
-            path.unlink()
-    values, columns, starts = (_loaded(folder / f"{name}.npy") for name in ("values", "columns", "starts"))
-    return Cooccurrences(sparse.csr_array((values, columns, starts), shape=(words, words)), window.scale)
-
-
-class _Pieces:
-    """Co-occurrences: the sum of runs on the disk, in pieces of rising keys that are merged when they are read."""
-
-    def __init__(self, runs: list[np.ndarray], most: int) -> None:
-        """Co-occurrences: `most` is the number of entries of all runs from which a piece is made."""
-        self.runs = runs
-        step = max(1, most // (8 * max(1, len(runs))))  # each stretch between two sampled keys of a run has `step` keys
-        sampled = np.sort(np.concatenate([run[0, ::step] for run in runs])) if runs else np.empty(0, np.int64)
-        self.bounds = np.unique(sampled[:: max(1, most // (2 * step))])
-
-    def __iter__(self) -> Iterator[Run]:
-        for k, first in enumerate(self.bounds):
-            ends = [first, self.bounds[k + 1]] if k + 1 < len(self.bounds) else [first]
-            cuts = [[*np.searchsorted(run[0], ends), run.shape[1]][:2] for run in self.runs]
-            yield _merged(tuple(np.array(run[:, a:b])) for run, (a, b) in zip(self.runs, cuts, strict=True))
-
-
-def _begin(folder: Path, described: str) -> None:
-    """Co-occurrences: prepare the folder of runs; runs of another text or of other options are removed."""
-    manifest = folder / _MANIFEST
-    if manifest.exists() and manifest.read_text(encoding="utf-8") == described:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    write_text(manifest, described)
-
-
-def _digest(codes: np.ndarray) -> str:
-    """Co-occurrences: a hash of the codes of a text, which may be mapped to a file."""
-    digest = blake2b(digest_size=16)
-    for begin in range(0, len(codes), 1 << 22):
-        digest.update(np.ascontiguousarray(codes[begin : begin + (1 << 22)]))
-    return digest.hexdigest()
-
-
-def _loaded(path: Path) -> np.ndarray:
-    """Co-occurrences: an array of the matrix, mapped to its file; an empty array has no file."""
-    return np.load(path, mmap_mode="r") if path.exists() else np.empty(0, np.int64)
 
 
 # --- associations
@@ -249,25 +257,40 @@ def associations(
         if not (value > 0 and math.isfinite(value)):
             raise UserError(f"features.{name} is {value}, expected a positive number")
     matrix = counted.matrix
-    if kind == "log_count":
-        values = np.log1p(matrix.data / counted.scale)
-    else:
-        values = _pmi(matrix, smoothing) - math.log(shift)
-        values = np.maximum(values, 0.0) if kind == "ppmi" else values
-    result = sparse.csr_array((values.astype(np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
+    values = np.empty(matrix.nnz, np.float32)
+    for part, block in _association_blocks(counted, kind, smoothing, shift):
+        values[part] = block
+    result = sparse.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
     if kind == "ppmi":
         result = result.copy()  # the counts keep their positions
         result.eliminate_zeros()
     return result
 
 
-def _pmi(matrix: sparse.csr_array, smoothing: float) -> np.ndarray:
-    """Associations: the pointwise mutual information of each entry of a matrix of counts (float64 [entries])."""
+def _association_blocks(
+    counted: Cooccurrences, kind: str, smoothing: float, shift: float
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Associations: the values of the entries of a matrix of counts, in float64, some entries at a time."""
+    matrix = counted.matrix
     totals = np.asarray(matrix.sum(axis=1), np.float64)
     contexts = totals**smoothing
     word, context = (_log(numbers) - _log(numbers.sum()) for numbers in (totals, contexts))
-    row = np.repeat(word, np.diff(matrix.indptr))
-    return np.log(matrix.data) - _log(totals.sum()) - row - context[matrix.indices]
+    constant = _log(totals.sum()) + math.log(shift)
+    for begin in range(0, matrix.nnz, _BLOCK):
+        part = slice(begin, min(begin + _BLOCK, matrix.nnz))
+        if kind == "log_count":
+            yield part, np.log1p(matrix.data[part] / counted.scale)
+            continue
+        first, sizes = rows_between(matrix.indptr, part)
+        rows = np.repeat(word[first : first + len(sizes)], sizes)
+        values = np.log(matrix.data[part]) - constant - rows - context[matrix.indices[part]]
+        yield part, np.maximum(values, 0.0) if kind == "ppmi" else values
+
+
+def rows_between(starts: np.ndarray, part: slice) -> tuple[int, np.ndarray]:
+    """Co-occurrences: the rows of some entries of a sparse matrix: the first, and how many entries are in each."""
+    first, last = np.searchsorted(starts, part.start, side="right") - 1, np.searchsorted(starts, part.stop)
+    return int(first), np.diff(np.clip(starts[first : last + 1], part.start, part.stop))
 
 
 def _log(numbers: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
-"""Counts of co-occurrences against a loop over all pairs of words; in memory and on the disk; associations."""
+"""Counts of co-occurrences against a loop over all pairs of words, by any number of threads; associations."""
 
-import mmap
 from collections import Counter
 from fractions import Fraction
 
@@ -10,7 +9,7 @@ from scipy import sparse
 
 from structsparse.base.errors import UserError
 from structsparse.features import cooccurrences
-from structsparse.features.cooccurrences import Window, associations, count, count_on_disk
+from structsparse.features.cooccurrences import Window, associations, count
 
 WORDS = 60
 
@@ -65,64 +64,56 @@ def test_counts_are_those_of_a_loop(size, weighting, monkeypatch):
     assert (found.matrix.data > 0).all()
 
 
-@pytest.mark.usefixtures("_frequent")
-@pytest.mark.parametrize("weighting", ["none", "harmonic"])
-def test_counting_on_disk_gives_the_same(weighting, tmp_path, monkeypatch):
-    codes, window = text(20_000), Window(4, weighting)
+@pytest.fixture
+def set_threads(monkeypatch):
+    """Count with a number of threads, whatever the machine has."""
+    return lambda number: monkeypatch.setattr(cooccurrences.numba, "get_num_threads", lambda: number)
+
+
+@pytest.mark.parametrize("weighting", ["none", "linear"])
+def test_any_number_of_threads_counts_the_same(weighting, set_threads, monkeypatch):
+    monkeypatch.setattr(cooccurrences, "FREQUENT", 5)
+    monkeypatch.setattr(cooccurrences, "CHUNK", 700)
+    window, results = Window(4, weighting), []
+    for number in (1, 2, 3, 7):
+        set_threads(number)
+        results.append(count(text(), WORDS, window))
+    for found in results:
+        same(found.matrix, results[0].matrix)
+    np.testing.assert_allclose(results[1].matrix.toarray() / results[1].scale, slow_counts(text(), window), rtol=1e-14)
+
+
+def test_a_text_too_long_for_its_counters_is_counted_in_parts(monkeypatch):
+    window, codes = Window(3), text(500)
     expected = count(codes, WORDS, window)
-    parts = cooccurrences._parts
-    monkeypatch.setattr(cooccurrences, "_parts", lambda length, window, most: parts(length, window, 900))
-    pieces = cooccurrences._Pieces
-    monkeypatch.setattr(cooccurrences, "_Pieces", lambda runs, most: pieces(runs, 300))
-    found = count_on_disk(codes, WORDS, window, 64, tmp_path / "counts")
-    same(found.matrix, expected.matrix)
-    assert all(in_file(getattr(found.matrix, name)) for name in ("data", "indices"))
-    assert not list(tmp_path.glob("counts/run*"))
+    monkeypatch.setattr(cooccurrences, "_FEW", 1)
+    monkeypatch.setattr(cooccurrences, "_LARGEST", 127)
+    same(count(codes, WORDS, window).matrix, expected.matrix)
 
 
-def in_file(array: np.ndarray) -> bool:
-    """Whether an array lies in a file that is mapped into memory."""
-    return isinstance(array, np.memmap | mmap.mmap) or (array is not None and in_file(array.base))
+def test_weights_of_a_large_window_have_large_counters():
+    window = Window(20, "harmonic")
+    found = count(text(300), WORDS, window)
+    np.testing.assert_allclose(found.matrix.toarray() / found.scale, slow_counts(text(300), window), rtol=1e-12)
 
 
 def same(found: sparse.csr_array, expected: sparse.csr_array) -> None:
     for name in ("data", "indices", "indptr"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        assert getattr(found, name).dtype == getattr(expected, name).dtype
 
 
-def test_a_count_that_was_stopped_goes_on(tmp_path, monkeypatch):
-    codes, window, folder = text(20_000), Window(), tmp_path / "counts"
-    expected = count(codes, WORDS, window)
-    parts, run, made = cooccurrences._parts, cooccurrences._run, []
-    monkeypatch.setattr(cooccurrences, "_parts", lambda length, window, most: parts(length, window, 2000))
-
-    def killed(codes, begin, *rest):
-        made.append(begin)
-        if len(made) == 4:
-            raise KeyboardInterrupt
-        return run(codes, begin, *rest)
-
-    monkeypatch.setattr(cooccurrences, "_run", killed)
-    with pytest.raises(KeyboardInterrupt):
-        count_on_disk(codes, WORDS, window, 64, folder)
-    same(count_on_disk(codes, WORDS, window, 64, folder).matrix, expected.matrix)
-    assert made == [0, 2000, 4000, 6000, *range(6000, 20_000, 2000)]
-    same(count_on_disk(codes, WORDS, window, 64, folder).matrix, expected.matrix)
-    assert len(made) == 11, "finished counts are read, not made again"
-    other = text(20_000, seed=1)
-    same(count_on_disk(other, WORDS, window, 64, folder).matrix, count(other, WORDS, window).matrix)
-
-
-def test_a_text_without_pairs_has_an_empty_matrix(tmp_path):
-    codes = np.array([3, -2, 4, -2, -1, -2], np.int32)
-    for found in (count(codes, WORDS, Window()), count_on_disk(codes, WORDS, Window(), 64, tmp_path)):
+def test_a_text_without_pairs_has_an_empty_matrix():
+    for codes in ([3, -2, 4, -2, -1, -2], [], [0]):
+        found = count(np.array(codes, np.int32), WORDS, Window())
         assert found.matrix.nnz == 0
         assert associations(found).nnz == 0
 
 
 @pytest.mark.parametrize("smoothing", [1.0, 0.75])
 @pytest.mark.parametrize("shift", [1.0, 5.0])
-def test_associations_are_those_of_the_formula(smoothing, shift):
+def test_associations_are_those_of_the_formula(smoothing, shift, monkeypatch):
+    monkeypatch.setattr(cooccurrences, "_BLOCK", 333)
     counted = count(text(), WORDS, Window(3, "linear"))
     table = slow_counts(text(), Window(3, "linear"))
     words = table.sum(1) / table.sum()
@@ -144,7 +135,6 @@ def test_associations_are_those_of_the_formula(smoothing, shift):
         (lambda: Window(5, "square"), "features.weighting is square, expected one of none"),
         (lambda: associations(count(text(), WORDS, Window()), "lmi"), "features.association is lmi"),
         (lambda: associations(count(text(), WORDS, Window()), "pmi", 0.0), "features.smoothing is 0.0"),
-        (lambda: count_on_disk(text(), WORDS, Window(), 3, None), "features.memory is 3"),
     ],
 )
 def test_bad_options_get_one_sentence(make, message):

@@ -1,10 +1,16 @@
 """Sparse codes against SPAMS, against linear equations, and by their optimality conditions."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 
+from structsparse.corpora.text import read_coded
+from structsparse.corpora.text_reading import TextReading
+from structsparse.features import cooccurrences
 from structsparse.groups import RepeatedForest
 from structsparse.penalties import (
     L1,
@@ -16,6 +22,7 @@ from structsparse.penalties import (
     TreeGroupLassoMax,
 )
 from structsparse.solvers.sparse_codes import _State, objective, sparse_codes, violations
+from structsparse.tasks.embeddings.data import encoded
 from tests.support.forests import names_of
 
 ATOMS, ITEMS, LENGTH, STRENGTH = 26, 60, 40, 0.3
@@ -100,6 +107,39 @@ def test_spams_finds_the_same_objective(name):
     assert found == pytest.approx(theirs, rel=1e-6)
 
 
+@pytest.fixture(scope="module")
+def associations_of_words() -> tuple[torch.Tensor, torch.Tensor]:
+    """Words of a real text as atoms, and others as items: their pointwise mutual information with all contexts."""
+    path = Path(os.environ["STRUCTSPARSE_DATA"]) / "gutenberg-17m.txt.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    reading = TextReading("text", "words", lower=True, limit=200_000)
+    codes, words, _ = encoded(read_coded(path, reading), 5, unknown=True)
+    matrix = cooccurrences.associations(cooccurrences.count(codes, len(words), cooccurrences.Window()))
+    chosen = np.random.default_rng(0).permutation(len(words))[: ATOMS + ITEMS]
+    rows = torch.from_numpy(matrix[chosen].toarray()).double()
+    atoms = rows[:ATOMS] + 0.1 * torch.randn(ATOMS, len(words), generator=torch.Generator().manual_seed(0))
+    return atoms / atoms.norm(dim=1, keepdim=True), rows[ATOMS:]
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif("STRUCTSPARSE_DATA" not in os.environ, reason="STRUCTSPARSE_DATA is not set")
+@pytest.mark.parametrize("name", ["l1", "tree_l2", "tree_linf"])
+def test_codes_of_a_real_text_have_the_objective_of_spams_and_a_certificate(name, associations_of_words):
+    spams = pytest.importorskip("spams")
+    atoms, items = associations_of_words
+    penalty, gram, pull = PENALTIES[name](), atoms @ atoms.T, atoms @ items.T
+    codes = sparse_codes(gram, pull, penalty, tolerance=1e-8)
+    assert violations(gram, pull, codes, penalty).max() < 1e-6
+    assert 0.02 < (codes != 0).double().mean() < 1
+    found = objective(gram, pull, codes, penalty)
+    assert found == pytest.approx(objective(gram, pull, spams_codes(name, atoms, items), penalty), rel=1e-6)
+    if name == "l1":
+        data = np.asfortranarray(items.T.numpy()), np.asfortranarray(atoms.T.numpy())
+        theirs = spams.lasso(*data, lambda1=STRENGTH, mode=2, numThreads=1).toarray()
+        assert found == pytest.approx(objective(gram, pull, torch.from_numpy(theirs), penalty), rel=1e-6)
+
+
 @pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_column_is_certified(name, dtype):
@@ -138,6 +178,28 @@ def test_a_column_does_not_depend_on_the_others():
     whole = sparse_codes(gram, pull, penalty, tolerance=1e-6)
     some = sparse_codes(gram, pull[:, 30:40].contiguous(), penalty, tolerance=1e-6)
     torch.testing.assert_close(some, whole[:, 30:40], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["l1", "tree_l2", "nonnegative tree_l2"])
+def test_columns_of_zeros_begin_as_without_a_start(name):
+    atoms, items = problem()
+    penalty, gram, pull = PENALTIES[name](), atoms @ atoms.T, atoms @ items.T
+    free = sparse_codes(gram, pull, penalty, tolerance=1e-3)
+    half = sparse_codes(gram, pull, penalty, tolerance=1e-9)
+    half[:, 40:] = 0
+    codes = sparse_codes(gram, pull, penalty, start=half, tolerance=1e-3)
+    torch.testing.assert_close(codes[:, 40:], free[:, 40:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(codes[:, 20:40], half[:, 20:40], rtol=0, atol=1e-7)
+    assert not torch.allclose(free[:, 20:40], half[:, 20:40], rtol=0, atol=1e-6)
+
+
+def test_few_iterations_come_near():
+    """Ridge codes are a good beginning: eight iterations are enough for what took some twenty from zero."""
+    atoms, items = problem()
+    penalty, gram, pull = PENALTIES["l1"](), atoms @ atoms.T, atoms @ items.T
+    best = objective(gram, pull, sparse_codes(gram, pull, penalty, tolerance=1e-9), penalty)
+    found = objective(gram, pull, sparse_codes(gram, pull, penalty, iterations=8), penalty)
+    assert (found - best) / abs(best) < 1e-2
 
 
 def test_a_good_start_stays():

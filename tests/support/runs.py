@@ -100,10 +100,10 @@ def run_here(
 
 
 def start(
-    *overrides: str, folder: Path, data=PLANTED, script: Path = ROOT / "train.py", **environment: str
+    *overrides: str, folder: Path, data=PLANTED, base=SMALL, script: Path = ROOT / "train.py", **environment: str
 ) -> subprocess.Popen:
     """Start `python train.py ...` as a separate process, on one thread."""
-    command = [sys.executable, str(script), *arguments(folder, (*data, *SMALL, *overrides))]
+    command = [sys.executable, str(script), *arguments(folder, (*data, *base, *overrides))]
     paths = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     single = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
     left_over = ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "PL_GLOBAL_SEED")

@@ -50,6 +50,8 @@ def running_text(
         return RunningText("planted_word_trees", text, truth)
     path, reading = find_path(train), TextReading(sentences, tokens, lower, False, limit, zeros)
     text = _read_folder(path, reading) if path.is_dir() else read_coded(path, reading)
+    if any("\0" in word for word in text.words):
+        raise UserError(f"{text.source}: has bytes 0x00, expected text, not a binary file")
     return RunningText(name, text if punctuation else _without_punctuation(text))
 
 

@@ -80,15 +80,35 @@ def merge(left, left_counts, right, right_counts, keys, counts):
 
 
 @njit(**SERIAL)
-def row_sizes(keys, words, sizes, below):
-    """Co-occurrence kernel: add to `sizes` the entries of each row of the symmetric matrix, for some pairs x <= y.
+def pairs_of_square(square, words, size):
+    """Co-occurrence kernel: the `size` pairs of frequent words that were counted, as sorted keys with their counts."""
+    keys, counts, found = np.empty(size, np.int64), np.empty(size, np.int64), 0
+    for x in range(square.shape[0]):
+        for y in range(x, square.shape[0]):
+            if square[x, y] != 0:
+                keys[found], counts[found] = x * words + y, square[x, y]
+                found += 1
+    return keys, counts
 
-    `below` gets the number of entries in columns below the diagonal."""
+
+@njit(**SERIAL)
+def mirror(square):
+    """Co-occurrence kernel: make counts of pairs x <= y symmetric; a word beside itself counts twice."""
+    for x in range(square.shape[0]):
+        square[x, x] *= 2
+        for y in range(x):
+            square[x, y] = square[y, x]
+
+
+@njit(**SERIAL)
+def row_sizes(keys, words, below, above):
+    """Co-occurrence kernel: count the entries of each row of the symmetric matrix that some pairs x <= y make.
+
+    `below` gets the number of entries in columns below the diagonal, `above` that of the others."""
     for key in keys:
         x, y = key // words, key % words
-        sizes[x] += 1
+        above[x] += 1
         if x != y:
-            sizes[y] += 1
             below[y] += 1
 
 

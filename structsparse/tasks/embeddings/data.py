@@ -19,7 +19,8 @@ from structsparse.corpora.known.texts import TextSplits
 from structsparse.corpora.known.word_sets import Analogies, WordPairs, known_analogies, known_pairs
 from structsparse.corpora.text import ProvisionalText
 from structsparse.corpora.text_reading import UNKNOWN
-from structsparse.features.cooccurrences import Cooccurrences, Window, associations, count, count_on_disk
+from structsparse.features.cooccurrences import Cooccurrences, Window, associations, count
+from structsparse.features.cooccurrences_on_disk import count_on_disk
 from structsparse.kernels.features.cooccurrences import END, SKIPPED
 from structsparse.losses.reconstruction import SparseRows
 from structsparse.training.batches import Progress
@@ -157,6 +158,11 @@ def prepare(corpus: RunningText | TextSplits, options: Mapping) -> WordData:
         f"vocabulary: {len(words):,} words that occur at least {options['min_count']} times",
         f"co-occurrences: {entries:,} pairs, {entries / len(words) ** 2:.2%} of all",
     ]
+    if len(words) <= options["window"]:
+        lines.append(
+            f"the vocabulary is no larger than features.window={options['window']}: nearly every word is a context of "
+            "every other; lower features.window, or give more text"
+        )
     data = WordData(corpus.name, words, frequency, matrix, counts, tuple(lines), planted)
     return data if not data.pairs["dev"] else _compared_by_similarity(data)
 
@@ -195,8 +201,8 @@ def encoded(text: ProvisionalText, min_count: int, unknown: bool) -> tuple[np.nd
     kept = np.flatnonzero(~rare & (frequency > 0)) if unknown else np.flatnonzero(frequency >= min_count)
     if len(kept) < 2:
         raise UserError(
-            f"{text.source}: {len(kept)} words occur at least features.min_count={min_count} times; lower it, or give "
-            "more text"
+            f"{text.source}: fewer than two words occur at least features.min_count={min_count} times; lower it, or "
+            "give more text"
         )
     order = kept[np.argsort(-frequency[kept], kind="stable")]
     code = np.full(len(words), SKIPPED, np.int32)

@@ -116,7 +116,7 @@ def test_rows_of_words_are_those_of_the_matrix():
     ("lines", "options", "message"),
     [
         (TEXT, {"min_count": 0}, "features.min_count is 0"),
-        (["one two three"], {}, r"0 words occur at least features.min_count=2 times|1 words occur at least"),
+        (["one two three"], {}, "fewer than two words occur at least features.min_count=2 times"),
         (["a", "b", "a", "b"], {}, "no two words of the vocabulary occur together"),
         (TEXT, {"window": 0}, "features.window is 0"),
     ],
@@ -124,6 +124,13 @@ def test_rows_of_words_are_those_of_the_matrix():
 def test_bad_texts_get_one_sentence(lines, options, message):
     with pytest.raises(UserError, match=message):
         prepare(corpus(lines), {**OPTIONS, **options})
+
+
+@pytest.mark.parametrize(("window", "noted"), [(2, False), (4, False), (5, True), (20, True)])
+def test_a_vocabulary_no_larger_than_the_window_gets_a_sentence(window, noted):
+    data = prepare(corpus(), {**OPTIONS, "window": window})
+    assert len(data.words) == 5
+    assert any("the vocabulary is no larger than features.window" in line for line in data.describe()) == noted
 
 
 def test_devices_are_one():
