@@ -31,7 +31,12 @@ def add_subcommands(adder) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.set_defaults(command=name)
-        parser.add_argument("model", metavar="MODEL", type=Path, help="folder of a model, or of its training run")
+        parser.add_argument(
+            "model",
+            metavar="MODEL",
+            type=Path,
+            help="folder of a model or run, or a file of word vectors",
+        )
         for argument in SHARED[name].ARGUMENTS if name in SHARED else ():
             parser.add_argument(*argument.names, **argument.settings)
         _add_arguments(parser, parts, tasks)

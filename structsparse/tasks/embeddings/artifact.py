@@ -27,7 +27,8 @@ from structsparse.artifacts.folder import (
     write_model,
 )
 from structsparse.base.errors import UserError
-from structsparse.tasks.embeddings.predictor import WordVectors
+from structsparse.tasks.embeddings.predictor import PlainVectors, WordVectors
+from structsparse.tasks.embeddings.vector_files import read_vectors
 
 KIND = "word vectors"  # the value of the field `kind` in model.json
 TENSOR_PARTS = TensorParts(index=("codes.dimensions", "codes.sizes"))
@@ -67,6 +68,11 @@ def load(folder: Path, description: dict) -> WordVectors:
         for name, array in (("codes.values", codes.data), ("dictionary", atoms)):
             check_weights(name, np.abs(array))
     return WordVectors(tuple(words), frequency, codes, atoms)
+
+
+def load_file(path: Path) -> PlainVectors:
+    """Read word vectors of another program from a file of word2vec, GloVe or fastText."""
+    return read_vectors(path)
 
 
 def _codes(tensors: dict, words: int, dimensions: int) -> sparse.csr_array:

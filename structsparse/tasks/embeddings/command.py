@@ -12,10 +12,10 @@ from structsparse.base.commands import OUTPUT, ModelCommands, Subcommand, argume
 from structsparse.base.console import note, source, write_output
 
 if TYPE_CHECKING:
-    from structsparse.tasks.embeddings.predictor import Neighbour, WordVectors
+    from structsparse.tasks.embeddings.predictor import Neighbour, VectorTable
 
 
-def predict(options: argparse.Namespace, model: WordVectors) -> None:
+def predict(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse predict` of word vectors: write the vector of each word of a text, one on a line."""
     from structsparse.corpora.byte_streams import chunks, gunzipped, name_of, whole_lines
 
@@ -31,7 +31,7 @@ def predict(options: argparse.Namespace, model: WordVectors) -> None:
         note(f"{len(unknown)} words have no vector or the vector zero: {', '.join(sorted(unknown)[:5])}")
 
 
-def evaluate(options: argparse.Namespace, model: WordVectors) -> None:
+def evaluate(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse evaluate` of word vectors: print the scores on sets of word pairs or analogies."""
     figures = model.evaluate(options.file)
     print(json.dumps(figures, indent=2) if options.json else _table(figures))
@@ -51,12 +51,12 @@ def _table(figures: dict) -> str:
     return "\n".join(lines)
 
 
-def neighbours(options: argparse.Namespace, model: WordVectors) -> None:
+def neighbours(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse neighbours` of word vectors: print the words nearest to a word, with the cosines."""
     _print(model.neighbours(options.word, options.count))
 
 
-def analogy(options: argparse.Namespace, model: WordVectors) -> None:
+def analogy(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse analogy` of word vectors: print the words d for which a is to b as c is to d."""
     _print(model.analogy(*options.words, options.count))
 
@@ -67,7 +67,7 @@ def _print(near: list[Neighbour]) -> None:
         print(f"{cosine:.4f}\t{word}")
 
 
-def export(options: argparse.Namespace, model: WordVectors) -> None:
+def export(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse export` of word vectors: write the vectors in a format of other programs."""
     from structsparse.tasks.embeddings.export import FORMATS
 

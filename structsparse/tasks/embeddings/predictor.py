@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,32 +25,19 @@ class Neighbour(NamedTuple):
     cosine: float
 
 
-@dataclass(frozen=True, eq=False)
-class WordVectors:
-    """Word vectors: sparse codes of words, and the atoms of the dimensions."""
+class VectorTable(ABC):
+    """Word vectors of any origin: a vector for each word, to look up, to find neighbours of, and to evaluate."""
 
     words: tuple[str, ...]
-    frequency: np.ndarray  # int64 [words]: how often each word occurred in the text
-    codes: sparse.csr_array  # float32 [words, dimensions]
-    atoms: np.ndarray  # float32 [dimensions, contexts]; the contexts are the words
-
-    @classmethod
-    def of(cls, words: Sequence[str], frequency: np.ndarray, table: np.ndarray, dictionary: np.ndarray) -> WordVectors:
-        """Word vectors: make the predictor from the codes [dimensions, words] and the dictionary of a model."""
-        codes = sparse.csr_array(table.T.astype(np.float32))
-        return cls(tuple(words), np.asarray(frequency, np.int64), codes, dictionary.astype(np.float32))
+    vectors: np.ndarray  # float32 [words, dimensions]
 
     def __len__(self) -> int:
         return len(self.words)
 
-    def __repr__(self) -> str:
-        """Word vectors: one line with the numbers of words, dimensions and nonzero codes."""
-        return f"WordVectors({len(self):,} words, {self.dimensions} dimensions, {self.codes.nnz:,} nonzero)"
-
     @property
+    @abstractmethod
     def dimensions(self) -> int:
         """Word vectors: the number of dimensions."""
-        return self.codes.shape[1]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -57,13 +45,8 @@ class WordVectors:
         return {word: k for k, word in enumerate(self.words)}
 
     @cached_property
-    def vectors(self) -> np.ndarray:
-        """Word vectors: the codes as a plain array [words, dimensions]."""
-        return self.codes.toarray()
-
-    @cached_property
     def unit(self) -> np.ndarray:
-        """Word vectors: the codes divided by their norms, [words, dimensions]."""
+        """Word vectors: the vectors divided by their norms, [words, dimensions]."""
         return unit_rows(self.vectors)
 
     def number(self, word: str) -> int:
@@ -131,3 +114,50 @@ class WordVectors:
         known = [of["spearman"] for of in sets.values() if "spearman" in of and of["spearman"] == of["spearman"]]
         mean = {"similarity": float(np.mean(known))} if known else {}
         return {**mean, "sets": sets}
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors(VectorTable):
+    """Word vectors of this package: sparse codes of words, and the atoms of the dimensions."""
+
+    words: tuple[str, ...]
+    frequency: np.ndarray  # int64 [words]: how often each word occurred in the text
+    codes: sparse.csr_array  # float32 [words, dimensions]
+    atoms: np.ndarray  # float32 [dimensions, contexts]; the contexts are the words
+
+    @classmethod
+    def of(cls, words: Sequence[str], frequency: np.ndarray, table: np.ndarray, dictionary: np.ndarray) -> WordVectors:
+        """Word vectors: make the predictor from the codes [dimensions, words] and the dictionary of a model."""
+        codes = sparse.csr_array(table.T.astype(np.float32))
+        return cls(tuple(words), np.asarray(frequency, np.int64), codes, dictionary.astype(np.float32))
+
+    def __repr__(self) -> str:
+        """Word vectors: one line with the numbers of words, dimensions and nonzero codes."""
+        return f"WordVectors({len(self):,} words, {self.dimensions} dimensions, {self.codes.nnz:,} nonzero)"
+
+    @property
+    def dimensions(self) -> int:
+        """Word vectors: the number of dimensions."""
+        return self.codes.shape[1]
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """Word vectors: the codes as a plain array [words, dimensions]."""
+        return self.codes.toarray()
+
+
+@dataclass(frozen=True, eq=False)
+class PlainVectors(VectorTable):
+    """Word vectors of another program, read from a file: every number is stored."""
+
+    words: tuple[str, ...]
+    vectors: np.ndarray  # float32 [words, dimensions]
+
+    def __repr__(self) -> str:
+        """Plain word vectors: one line with the numbers of words and dimensions."""
+        return f"PlainVectors({len(self):,} words, {self.dimensions} dimensions)"
+
+    @property
+    def dimensions(self) -> int:
+        """Plain word vectors: the number of dimensions."""
+        return self.vectors.shape[1]
