@@ -58,6 +58,8 @@ def run(options: argparse.Namespace) -> None:
         choices, value = argument.settings.get("choices"), vars(options)[argument.key]
         if choices is not None and value is not None and value not in choices:
             raise UserError(f"{argument.shown} {value}: {model}, choose {', '.join(choices)}")
+    if "file" in vars(options) and options.file is None and not parts[task].own_data:
+        raise UserError(f"FILE is missing, with data to {options.command} the model on; {model}")
     check_output(vars(options).get("output"))
     parts[task].run(options, registry.load(options.model))
 

@@ -67,6 +67,8 @@ def task_of(folder: Path) -> str:
     """Registry of tasks: the name of the task for which a model was trained.
 
     `folder` is the folder of the model or of the training run, or a file of word vectors."""
+    from structsparse.artifacts.folder import model_folder
+
     return SINGLE_FILE if folder.is_file() else _task_and_description(model_folder(folder))[0]
 
 
@@ -75,21 +77,13 @@ def load(folder: str | Path) -> Predictor:
 
     `folder` may also be a file of word vectors from another program, such as word2vec, GloVe or fastText. Every part of
     the model is checked before use. No code from the folder is executed."""
+    from structsparse.artifacts.folder import model_folder
+
     if Path(folder).is_file():
         return module(SINGLE_FILE, "artifact").load_file(Path(folder))
     folder = model_folder(Path(folder))
     task, description = _task_and_description(folder)
     return module(task, "artifact").load(folder, description)
-
-
-def model_folder(folder: Path) -> Path:
-    """Registry of tasks: the folder of a trained model of any task.
-
-    The result is `folder` itself, or `folder`/model if `folder` is the folder of a training run."""
-    from structsparse.artifacts.folder import DESCRIPTION
-
-    inner = folder / "model"
-    return inner if not (folder / DESCRIPTION).exists() and (inner / DESCRIPTION).exists() else folder
 
 
 def _task_and_description(folder: Path) -> tuple[str, dict]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from structsparse.base.commands import OUTPUT, ModelCommands, Subcommand, argument, positive_int
@@ -32,9 +33,14 @@ def predict(options: argparse.Namespace, model: VectorTable) -> None:
 
 
 def evaluate(options: argparse.Namespace, model: VectorTable) -> None:
-    """Subcommand `structsparse evaluate` of word vectors: print the scores on sets of word pairs or analogies."""
-    figures = model.evaluate(options.file)
-    print(json.dumps(figures, indent=2) if options.json else _table(figures))
+    """Subcommand `structsparse evaluate` of word vectors: print the scores on sets of words, or differences of them."""
+    from structsparse.tasks.embeddings.artifact import load_any
+
+    if options.against is None:
+        figures, table = model.evaluate(options.file), _table
+    else:
+        figures, table = model.compare(load_any(options.against), options.file), _differences
+    print(json.dumps(figures, indent=2) if options.json else table(figures))
 
 
 def _table(figures: dict) -> str:
@@ -44,11 +50,34 @@ def _table(figures: dict) -> str:
     lines = [f"{'set':<{width}}  spearman  accuracy    known       of"]
     for name, of in sets.items():
         scores = (f"{of[key]:8.4f}" if key in of else " " * 8 for key in ("spearman", "accuracy"))
-        total = of["pairs"] if "pairs" in of else of["questions"]
-        lines.append(f"{name:<{width}}  {'  '.join(scores)}  {of['known']:7,}  {total:7,}")
+        lines.append(f"{name:<{width}}  {'  '.join(scores)}  {of['known']:7,}  {_total(of):7,}")
     if "similarity" in figures:
         lines.append(f"mean spearman {figures['similarity']:.4f}")
     return "\n".join(lines)
+
+
+def _total(of: dict) -> int:
+    """Word vector subcommand `evaluate`: the number of all items of a set, which is the last of its figures."""
+    return [*of.values()][-1]
+
+
+def _differences(figures: dict) -> str:
+    """Word vector subcommand `evaluate --against`: console lines with the difference of two models on each set."""
+    sets = figures["sets"]
+    width = max(map(len, [*sets, "mean spearman"]))
+    lines = [f"{'set':<{width}}    model    other  difference ± error    known       of"]
+    for name, of in sets.items():
+        scores = [of.get("spearman", of.get("accuracy")), of["other"]]
+        shown = "  ".join(f"{score:7.4f}" for score in scores)
+        lines.append(f"{name:<{width}}  {shown}  {_difference(of)}  {of['known']:7,}  {_total(of):7,}")
+    if "similarity" in figures:
+        lines.append(f"{'mean spearman':<{width}}  {'':7}  {'':7}  {_difference(figures['similarity'])}")
+    return "\n".join(lines)
+
+
+def _difference(of: dict) -> str:
+    """Word vector subcommand `evaluate --against`: a difference with its standard error."""
+    return f"{of['difference']:+10.4f} ± {of['error']:.4f}"
 
 
 def neighbours(options: argparse.Namespace, model: VectorTable) -> None:
@@ -82,8 +111,9 @@ vector. A word without a vector has zeros."""
 
 EVALUATE = """\
 Word vectors: FILE has pairs of words with human scores of similarity (three columns), or questions of analogy (four
-words a line below lines ": KIND"), or is a folder with such files. Printed are Spearman's correlation or the accuracy,
-and how many pairs or questions have vectors."""
+words a line below lines ": KIND"), or is a folder with such files; without FILE, known sets on this machine are used.
+Printed are Spearman's correlation or the accuracy, and how many pairs or questions have vectors. --against prints
+differences to other word vectors over what both know, with standard errors from a paired bootstrap."""
 
 NEIGHBOURS = "Writes the words whose vectors have the largest cosines to that of a word, one per line with the cosine."
 
@@ -103,7 +133,24 @@ COMMANDS = ModelCommands(
     "word vectors",
     (
         Subcommand("predict", predict, PREDICT, ("structsparse predict runs/embeddings/model < words.txt",)),
-        Subcommand("evaluate", evaluate, EVALUATE, ("structsparse evaluate runs/embeddings/model wordsim/",)),
+        Subcommand(
+            "evaluate",
+            evaluate,
+            EVALUATE,
+            (
+                "structsparse evaluate runs/embeddings/model wordsim/",
+                "structsparse evaluate runs/embeddings/model wordsim/ --against glove.txt",
+            ),
+            (
+                argument(
+                    "--against",
+                    metavar="OTHER",
+                    type=Path,
+                    help="another model of word vectors, or a file: print differences with standard errors",
+                ),
+            ),
+            own_data=True,
+        ),
         Subcommand(
             "neighbours",
             neighbours,

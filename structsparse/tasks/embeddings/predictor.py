@@ -14,8 +14,8 @@ import numpy as np
 from scipy import sparse
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.word_sets import WordPairs, read_set
-from structsparse.tasks.embeddings.similarity import analogies, code_of, similarity, unit_rows
+from structsparse.tasks.embeddings.evaluation import Vectors, compared, evaluated, sets_of
+from structsparse.tasks.embeddings.similarity import code_of, unit_rows
 
 
 class Neighbour(NamedTuple):
@@ -96,24 +96,19 @@ class VectorTable(ABC):
         """Word vectors: raise an error, because word vectors have no probabilities."""
         raise UserError("word vectors have no marginals; predict(sentences) tells the vectors of words")
 
-    def evaluate(self, file: str | Path) -> dict[str, object]:
+    def evaluate(self, file: str | Path | None = None) -> dict[str, object]:
         """Word vectors: the scores on a file of word pairs or analogies, or on all such files below a folder.
 
-        The result has a figure and the counts of known and of all lines for each set, by name."""
-        path = Path(file)
-        paths = sorted(p for p in path.rglob("*.txt") if p.is_file()) if path.is_dir() else [path]
-        if not paths:
-            raise UserError(f"{path}: a folder without .txt files, expected word pairs or analogies")
-        sets: dict[str, dict[str, float]] = {}
-        for read in map(read_set, paths):
-            if isinstance(read, WordPairs):
-                sets[read.name] = similarity(self.unit, self.numbers, read)._asdict()
-            else:
-                scores = analogies(self.unit, self.numbers, read).items()
-                sets |= {f"{read.name} {kind}": score._asdict() for kind, score in scores if score.questions}
-        known = [of["spearman"] for of in sets.values() if "spearman" in of and of["spearman"] == of["spearman"]]
-        mean = {"similarity": float(np.mean(known))} if known else {}
-        return {**mean, "sets": sets}
+        Without a file, the known sets on this machine are used. The result has a figure and the counts of known and of
+        all items for each set, by name."""
+        return evaluated(Vectors(self.unit, self.numbers), sets_of(file))
+
+    def compare(self, other: VectorTable, file: str | Path | None = None) -> dict[str, object]:
+        """Word vectors: the differences between the scores of these vectors and others on the items that both know.
+
+        The result has the difference, its standard error and both scores for each set, by name."""
+        pair = (Vectors(table.unit, table.numbers) for table in (self, other))
+        return compared(*pair, sets_of(file))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,15 @@ def test_rank_correlation_is_that_of_scipy(seed):
     assert np.isnan(spearman(left, np.ones(40)))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rank_correlations_of_resampled_pairs_are_those_of_repeated_pairs(seed):
+    rng = np.random.default_rng(seed)
+    left, right = rng.integers(0, 9, 30).astype(float), rng.normal(size=30).round(1)
+    counts = rng.multinomial(30, np.full(30, 1 / 30), 20)
+    expected = [spearmanr(np.repeat(left, times), np.repeat(right, times)).statistic for times in counts]
+    np.testing.assert_allclose(spearman(left, right, counts), expected)
+
+
 def test_similarity_is_of_pairs_with_known_words():
     vectors = np.array([[1, 0], [1, 1], [0, 1], [-1, 0], [0, 0]], np.float32)
     codes = {word: k for k, word in enumerate(("cat", "dog", "old", "new", "zero"))}
