@@ -111,7 +111,9 @@ vector. A word without a vector has zeros."""
 
 EVALUATE = """\
 Word vectors: FILE has pairs of words with human scores of similarity (three columns), or questions of analogy (four
-words a line below lines ": KIND"), or is a folder with such files; without FILE, known sets on this machine are used.
+words a line below lines ": KIND"), or options of sentence completion ("1a) It was a [dark] night.", with answers in
+another file), or is a folder with such files. Without FILE, known sets on this machine are used, and the sentiment of
+sentences is predicted from the means of their vectors.
 Printed are Spearman's correlation or the accuracy, and how many pairs or questions have vectors. --against prints
 differences to other word vectors over what both know, with standard errors from a paired bootstrap."""
 

@@ -15,9 +15,22 @@ import numpy as np
 
 from structsparse.base.downloads import DATA_VARIABLE
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.word_sets import Analogies, WordPairs, known_analogies, known_pairs, read_set
+from structsparse.corpora.documents import DocumentSplits
+from structsparse.corpora.known.sentiment import sentiment_at_hand
+from structsparse.corpora.known.word_sets import (
+    Analogies,
+    Completion,
+    Completions,
+    WordPairs,
+    known_analogies,
+    known_completions,
+    known_pairs,
+    read_set,
+    sets_below,
+)
 from structsparse.report.bootstrap import DRAWS, Resampled, resampled_counts, summarised
-from structsparse.tasks.embeddings.similarity import Answers, analogy_answers, cosines, spearman
+from structsparse.tasks.embeddings.sentiment import sentiment_answers
+from structsparse.tasks.embeddings.similarity import Answers, analogy_answers, completion_answers, cosines, spearman
 
 SAMPLES = 200  # bootstrap samples that are scored together
 
@@ -93,6 +106,31 @@ class AnalogySet(QuestionSet):
         return analogy_answers(*vectors, self.questions)
 
 
+@dataclass(frozen=True)
+class CompletionSet(QuestionSet):
+    """Evaluation set of questions of sentence completion."""
+
+    name: str
+    questions: tuple[Completion, ...]
+
+    def answers(self, vectors: Vectors) -> Answers:
+        """Evaluation set of sentence completion: which questions are answered by the right option."""
+        return completion_answers(*vectors, self.questions)
+
+
+@dataclass(frozen=True)
+class SentimentSet(QuestionSet):
+    """Evaluation set of sentences with a sentiment, which a classifier over mean vectors is trained for."""
+
+    name: str
+    splits: DocumentSplits
+    items = "sentences"
+
+    def answers(self, vectors: Vectors) -> Answers:
+        """Evaluation set of sentiment: which sentences of test are classified right."""
+        return sentiment_answers(*vectors, self.splits)
+
+
 def _of_pairs(read: WordPairs) -> list[EvaluationSet]:
     """Evaluation of word vectors: a set of pairs as an evaluation set."""
     return [SimilaritySet(read.name, read.pairs)]
@@ -103,20 +141,36 @@ def _of_analogies(read: Analogies) -> list[EvaluationSet]:
     return [AnalogySet(f"{read.name} {kind}", questions) for kind, questions in read.questions.items() if questions]
 
 
-MAKERS = {WordPairs: _of_pairs, Analogies: _of_analogies}
+def _of_completions(read: Completions) -> list[EvaluationSet]:
+    """Evaluation of word vectors: questions of sentence completion as an evaluation set."""
+    return [CompletionSet(read.name, read.questions)]
+
+
+def _of_sentiment(read: DocumentSplits) -> list[EvaluationSet]:
+    """Evaluation of word vectors: sentences with a sentiment as an evaluation set."""
+    return [SentimentSet(read.name, read)]
+
+
+MAKERS = {
+    WordPairs: _of_pairs,
+    Analogies: _of_analogies,
+    Completions: _of_completions,
+    DocumentSplits: _of_sentiment,
+}
 
 
 def sets_of(file: str | Path | None) -> list[EvaluationSet]:
     """Evaluation of word vectors: the sets in a file or in all .txt files below a folder; None: known sets at hand."""
     if file is None:
-        read = [*known_pairs("test"), *filter(None, [known_analogies()])]
+        others = known_analogies(), known_completions(), sentiment_at_hand()
+        read = [*known_pairs("test"), *(of for of in others if of is not None)]
         if not read:
             raise UserError(f"no known sets of words below {DATA_VARIABLE}: give a FILE to evaluate word vectors on")
     else:
         path = Path(file)
-        paths = sorted(p for p in path.rglob("*.txt") if p.is_file()) if path.is_dir() else [path]
+        paths = sets_below(path) if path.is_dir() else [path]
         if not paths:
-            raise UserError(f"{path}: a folder without .txt files, expected word pairs or analogies")
+            raise UserError(f"{path}: a folder without .txt files, expected sets of words")
         read = map(read_set, paths)
     return [of for each in read for of in MAKERS[type(each)](each)]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from structsparse.corpora.known.word_sets import Analogies, WordPairs
+from structsparse.corpora.known.word_sets import Analogies, Completion, WordPairs
 
 QUESTIONS = 256  # questions of analogy that are answered together
 
@@ -126,4 +126,19 @@ def analogy_answers(unit: np.ndarray, codes: Mapping[str, int], questions: Seque
         right.append(nearness.argmax(axis=0) == part[:, 3])
     values = np.zeros(len(questions))
     values[known] = np.concatenate(right) if right else 0
+    return Answers(known, values)
+
+
+def completion_answers(unit: np.ndarray, codes: Mapping[str, int], questions: Sequence[Completion]) -> Answers:
+    """Evaluation of word vectors: which questions of sentence completion are answered by the right option.
+
+    The answer is the option with the largest mean cosine to the known words of the sentence. A question is known if all
+    its options are, and a word of the sentence."""
+    known, values = np.zeros(len(questions), bool), np.zeros(len(questions))
+    for k, question in enumerate(questions):
+        words = [code for word in question.words if (code := code_of(word, codes)) is not None]
+        options = [code_of(option, codes) for option in question.options]
+        if words and None not in options:
+            nearness = unit[options] @ unit[words].mean(axis=0)
+            known[k], values[k] = True, nearness.argmax() == question.answer
     return Answers(known, values)

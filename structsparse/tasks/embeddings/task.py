@@ -25,7 +25,8 @@ from structsparse.tasks.embeddings.groups import DimensionLayout, level_sizes, t
 from structsparse.tasks.embeddings.model import SparseCodes
 from structsparse.tasks.embeddings.predictor import WordVectors
 from structsparse.tasks.embeddings.scores import VectorScore
-from structsparse.tasks.embeddings.similarity import analogies, similarity, unit_rows
+from structsparse.tasks.embeddings.sentiment import sentiment_answers
+from structsparse.tasks.embeddings.similarity import accuracy, analogies, similarity, unit_rows
 from structsparse.training.module import TaskModule
 from structsparse.training.stage import Stage, StageResult, TermPenalties
 from structsparse.training.task import Task
@@ -87,13 +88,15 @@ class VectorModule(TaskModule):
             figures["similarity"] = sum(figures[f"similarity_{pairs.name}"] for pairs in sets) / len(sets)
         if batch.part == "test" and data.analogies is not None:
             figures |= {f"analogy_{kind}": s.accuracy for kind, s in analogies(unit, known, data.analogies).items()}
+        if batch.part == "test" and data.sentiment is not None:
+            figures["sentiment"] = accuracy(sentiment_answers(unit, known, data.sentiment))
         score.add(figures)
 
 
 def figure_names(data: WordData) -> list[str]:
     """Task of word vectors: the names of the figures that a score may have."""
     sets = [f"similarity_{pairs.name}" for part in data.pairs.values() for pairs in part]
-    return ["explained", "similarity", *sets, "analogy_syntactic", "analogy_semantic"]
+    return ["explained", "similarity", *sets, "analogy_syntactic", "analogy_semantic", "sentiment"]
 
 
 @torch.no_grad()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from structsparse.corpora.known.word_sets import Analogies, WordPairs
-from structsparse.tasks.embeddings.similarity import analogies, similarity, spearman, unit_rows
+from structsparse.corpora.known.word_sets import Analogies, Completion, WordPairs
+from structsparse.tasks.embeddings.similarity import analogies, completion_answers, similarity, spearman, unit_rows
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -46,3 +46,17 @@ def test_analogies_leave_out_the_words_asked_about():
     found = analogies(unit_rows(vectors), codes, Analogies("test", {**asked, "syntactic": ()}))
     assert found["semantic"] == (0.5, 2, 3)
     assert np.isnan(found["syntactic"].accuracy)
+
+
+def test_a_sentence_is_completed_by_the_option_nearest_to_its_words():
+    words = {word: k for k, word in enumerate(("cold", "ice", "snow", "warm", "fire", "sun"))}
+    vectors = unit_rows(np.array([[1, 0], [1, 0.1], [0.9, 0.2], [0, 1], [0.1, 1], [0.2, 0.9]], np.float32))
+    questions = (
+        Completion(("the", "Cold", "ice"), ("fire", "snow", "sun"), 1),
+        Completion(("warm", "fire"), ("ice", "sun", "snow"), 2),
+        Completion(("warm",), ("fire", "unknown", "snow"), 0),
+        Completion(("nothing", "known"), ("fire", "ice", "snow"), 0),
+    )
+    found = completion_answers(vectors, words, questions)
+    assert found.known.tolist() == [True, True, False, False]
+    assert found.values.tolist() == [1, 0, 0, 0]
