@@ -66,10 +66,8 @@ def test_sentences_without_known_words_are_left_out(splits, unit):
     few = {word: k for k, word in enumerate(WORDS[:10])}
     found = sentiment_answers(unit[:10], few, splits)
     test = splits.test
-    known = [
-        any(test.words[t] in few for t in test.tokens[a:b])
-        for a, b in zip(test.offsets[:-1], test.offsets[1:], strict=True)
-    ]
+    bounds = zip(test.offsets[:-1], test.offsets[1:], strict=True)
+    known = [any(test.words[t] in few for t in test.tokens[a:b]) for a, b in bounds]
     assert found.known.tolist() == known
     assert not found.values[~found.known].any()
     nothing = evaluated(Vectors(unit[:1], {"other": 0}), [SentimentSet("planted", splits)])["sets"]["planted"]

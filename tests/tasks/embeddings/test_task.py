@@ -79,6 +79,16 @@ def test_codes_have_any_penalty(options, run):
         assert {tuple(row) for row in roots} >= {(True, True)}
 
 
+def test_svd_explains_at_least_as_much_as_any_codes(run):
+    others = small(run, "reg=none", "model.dimensions=8", folder="others").metrics
+    for power in (0, 0.5, 1):
+        found = small(run, "solver=svd", f"solver.power={power}", "reg=none", "model.dimensions=8", folder=f"{power}")
+        assert found.metrics["stationarity"] < 1e-6
+        assert found.metrics["explained"] >= others["explained"] - 1e-6
+        spread = np.linalg.norm(registry.load(found.folder).vectors, axis=0)
+        assert spread[0] / spread[-1] == pytest.approx((spread[0] / spread[-1]) ** (power > 0), rel=1e-3)
+
+
 def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     result = small(run, "reg=l1", "model.dimensions=10", "reg.strength=0.5")
     model = registry.load(result.folder)
@@ -121,6 +131,8 @@ def test_a_text_of_the_user_is_enough(run, tmp_path):
     [
         (("model.dimensions=0", "reg=l1"), "model.dimensions is 0"),
         (("model.dimensions=30",), "2 trees with branching [3, 3] have 26 dimensions, the model has 30"),
+        (("solver=svd",), "solver=svd decomposes without a penalty: take reg=none"),
+        (("solver=svd", "reg=none", "solver.power=2"), "solver.power is 2"),
         (("solver=adagrad",), "take solver=online_dictionary"),
         (("loss.weighting=glove",), "set loss.weighting=none"),
         (("reg=group_lasso",), "groups=forest makes nested groups"),
