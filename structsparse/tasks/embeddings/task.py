@@ -21,7 +21,12 @@ from structsparse.report.tables import Table
 from structsparse.solvers.online_dictionary import OnlineDictionary, correlations
 from structsparse.tasks.embeddings import artifact, report
 from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
-from structsparse.tasks.embeddings.groups import DimensionLayout, level_sizes, trees_of_dimensions
+from structsparse.tasks.embeddings.groups import (
+    DimensionLayout,
+    level_sizes,
+    random_groups_of_dimensions,
+    trees_of_dimensions,
+)
 from structsparse.tasks.embeddings.model import SparseCodes
 from structsparse.tasks.embeddings.predictor import WordVectors
 from structsparse.tasks.embeddings.scores import VectorScore
@@ -205,7 +210,7 @@ class EmbeddingsTask(Task):
 def _dimensions_of_groups(stage: Stage) -> int | None:
     """Task of word vectors: the number of dimensions of the trees that a stage has as groups; None without trees."""
     for term in stage.terms:
-        if term.groups is not None and callee(term.groups) is trees_of_dimensions:
+        if term.groups is not None and callee(term.groups) in (trees_of_dimensions, random_groups_of_dimensions):
             options = term.groups.keywords
             return sum(level_sizes(options["trees"], options["branching"]))
     return None

@@ -63,6 +63,7 @@ def test_a_run_writes_vectors_that_find_planted_trees(run):
         ("reg=tree_linf",),
         ("reg=tree_l2", "groups.nested=false"),
         ("reg=l1", "reg.nonnegative=true"),
+        ("reg=overlap", "groups=random_dimensions", "groups.trees=2", "reg.strength=0.3"),
         ("reg=tree_l2", "reg.nonnegative=true", "reg.ridge=0.01"),
     ],
 )
