@@ -33,6 +33,14 @@ def read_description(folder: Path) -> dict:
         return _parsed((folder / DESCRIPTION).read_bytes())
 
 
+def model_folder(folder: Path) -> Path:
+    """Artifact folder: the folder of a trained model of any task.
+
+    The result is `folder` itself, or `folder`/model if `folder` is the folder of a training run."""
+    inner = folder / "model"
+    return inner if not (folder / DESCRIPTION).exists() and (inner / DESCRIPTION).exists() else folder
+
+
 def _parsed(text: bytes) -> dict:
     """Artifact folder: parse the text of `model.json` to its fields; refuses older and newer format versions.
 

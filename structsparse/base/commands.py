@@ -45,6 +45,7 @@ class Subcommand:
     examples: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
     purpose: str = ""  # one line of help; empty for predict and evaluate, where all tasks share the line
+    own_data: bool = False  # whether FILE may be left out, because the task knows data of its own
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,12 @@ class KnownCorpus:
     files: Mapping[str, KnownFile]  # the files by split (train, dev, test); a corpus may lack dev
     hint: str = ""  # text appended to the error message for a missing file
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether all files of a known corpus are on this machine, so that none would be downloaded."""
+        folders = data_folders()
+        return all(any((f / self.folder / file.name).is_file() for f in folders) for file in self.files.values())
+
     def locate(self) -> dict[str, Path]:
         """Locate the corpus file of each split: in $STRUCTSPARSE_DATA, else in the cache, else by download."""
         return {split: self._find(file) for split, file in self.files.items()}

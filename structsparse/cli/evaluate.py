@@ -11,7 +11,8 @@ ARGUMENTS = (
         "file",
         metavar="FILE",
         type=Path,
-        help="tagged sentences, a treebank, a text, labelled documents, or word pairs",
+        nargs="?",  # a task without known data of its own refuses to go without it
+        help=f"{FILES}; may be left out for word vectors",
     ),
     argument("--json", action="store_true", help="print one JSON object instead of a table"),
 )

@@ -31,7 +31,12 @@ def add_subcommands(adder) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.set_defaults(command=name)
-        parser.add_argument("model", metavar="MODEL", type=Path, help="folder of a model, or of its training run")
+        parser.add_argument(
+            "model",
+            metavar="MODEL",
+            type=Path,
+            help="folder of a model or run, or a file of word vectors",
+        )
         for argument in SHARED[name].ARGUMENTS if name in SHARED else ():
             parser.add_argument(*argument.names, **argument.settings)
         _add_arguments(parser, parts, tasks)
@@ -53,6 +58,8 @@ def run(options: argparse.Namespace) -> None:
         choices, value = argument.settings.get("choices"), vars(options)[argument.key]
         if choices is not None and value is not None and value not in choices:
             raise UserError(f"{argument.shown} {value}: {model}, choose {', '.join(choices)}")
+    if "file" in vars(options) and options.file is None and not parts[task].own_data:
+        raise UserError(f"FILE is missing, with data to {options.command} the model on; {model}")
     check_output(vars(options).get("output"))
     parts[task].run(options, registry.load(options.model))
 

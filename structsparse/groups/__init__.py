@@ -4,12 +4,13 @@ from structsparse.groups.cover import Cover, cover_entries, cover_families, cove
 from structsparse.groups.forest import Forest, by_parents
 from structsparse.groups.layouts import over
 from structsparse.groups.partition import Partition, by_column, by_row, by_row_blocks
-from structsparse.groups.repeated import RepeatedForest
+from structsparse.groups.repeated import RepeatedCover, RepeatedForest
 
 __all__ = [
     "Cover",
     "Forest",
     "Partition",
+    "RepeatedCover",
     "RepeatedForest",
     "by_column",
     "by_parents",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -126,6 +126,13 @@ class Cover(nn.Module):
         A group is zero if all its entries of W are zero. The mask is broadcastable against the parameter.
         """
         return self.expand(self.scatter(~self.alive(W)) == 0, fill=True)
+
+    def apply_(self, W: Tensor, operate: Callable[[Tensor, Cover], object]) -> Tensor:
+        """Cover of overlapping groups: apply operate(tensor, cover) in place to W, or to parts without a shared group.
+
+        Here W is the only part."""
+        operate(W, self)
+        return W
 
     def entries(self) -> tuple[Tensor | None, Tensor]:
         """Cover of overlapping groups: flat positions of the entries sorted by atom, and the start of each atom.

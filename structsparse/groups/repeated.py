@@ -1,14 +1,18 @@
-"""Nested groups that are the same in every column of a table, such as the dimensions of word vectors."""
+"""Nested or overlapping groups that are the same in every column of a table, such as the dimensions of word vectors."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
+from structsparse.groups.cover import Cover, Numbered
 from structsparse.groups.forest import Forest
+from structsparse.groups.partition import Partition
 
 COLUMNS = 4096  # columns of a part of a table
+GROWTH = 1.25  # parts of a table have as many columns as a power of it, so that few covers are made
 
 
 class RepeatedForest(Forest):
@@ -129,11 +133,66 @@ class RepeatedForest(Forest):
         return self.above[levels[level] : levels[level + 1]].long() - levels[level - 1]
 
 
-class ColumnNames(Sequence):
-    """Names of the groups of a repeated forest, such as `tree 1.2 of column 5`, made on demand."""
+class RepeatedCover(Cover):
+    """Cover of overlapping groups of rows that is repeated in every column of a table.
 
-    def __init__(self, names: Sequence[str], columns: int):
-        self.stems, self.columns = names, columns
+    A group holds some rows of one column. `groups` lists the rows of each group of a column, `names` their names. The
+    prox works on tables with any number of columns, so that some columns of the parameter can be processed alone."""
+
+    node_names = ()  # the groups are no nodes, one for each row
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[int]],
+        names: Sequence[str],
+        shape: Sequence[int],
+        weights: str = "sqrt_size",
+        parameter: str = "the parameter",
+    ):
+        self.of_column, self.how = (groups, names), (weights, parameter)
+        super().__init__(*_repeated(groups, shape, parameter), ColumnNames(names, shape[1], by_column=True), weights)
+        self.parts = {}  # covers of parts of the table, by their number of columns
+
+    def apply_(self, W: Tensor, operate: Callable[[Tensor, Cover], object]) -> Tensor:
+        """Repeated cover: apply operate(table, cover) in place to parts of the table W, which have some of its columns.
+
+        Each part has further columns of zeros, up to a number of columns for which a cover may exist already."""
+        if W.dim() != 2 or W.shape[0] != self.shape[0]:
+            raise UserError(
+                f"these groups are of {self.shape[0]} rows of {self.parameter}, got a tensor {tuple(W.shape)}"
+            )
+        for part in W.split(COLUMNS, dim=1):
+            size = math.ceil(GROWTH ** math.ceil(math.log(part.shape[1], GROWTH))) if part.shape[1] else 0
+            table = torch.zeros(len(W), size, dtype=W.dtype, device=W.device)
+            table[:, : part.shape[1]] = part
+            if size not in self.parts:
+                names, (weights, parameter) = ColumnNames(self.of_column[1], size, by_column=True), self.how
+                arrays = _repeated(self.of_column[0], (len(W), size), parameter)
+                self.parts[size] = Cover(*arrays, names, weights).to(W.device)
+            operate(table, self.parts[size])
+            part.copy_(table[:, : part.shape[1]])
+        return W
+
+
+def _repeated(
+    groups: Sequence[Sequence[int]], shape: Sequence[int], parameter: str
+) -> tuple[Partition, Tensor, Tensor]:
+    """Repeated cover: the entries of a table as atoms, and the members and offsets of the groups of each column."""
+    rows, columns = torch.tensor([row for group in groups for row in group]), torch.arange(shape[1])
+    members = (rows * shape[1] + columns[:, None]).flatten()
+    lengths = torch.tensor([len(group) for group in groups]).repeat(shape[1])
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    ids = torch.arange(shape[0] * shape[1]).view(*shape)
+    return Partition(ids, Numbered("entry", ids.numel()), shape, "one", parameter), members, offsets
+
+
+class ColumnNames(Sequence):
+    """Names of the groups of a repeated forest or cover, such as `tree 1.2 of column 5`, made on demand.
+
+    All columns of a group follow each other or, with `by_column`, all groups of a column."""
+
+    def __init__(self, names: Sequence[str], columns: int, by_column: bool = False):
+        self.stems, self.columns, self.by_column = names, columns, by_column
 
     def __len__(self) -> int:
         return len(self.stems) * self.columns
@@ -141,5 +200,8 @@ class ColumnNames(Sequence):
     def __getitem__(self, group):
         if isinstance(group, slice):
             return [self[k] for k in range(*group.indices(len(self)))]
-        node, column = divmod(range(len(self))[group], self.columns)
+        number = range(len(self))[group]
+        node, column = divmod(number, self.columns)
+        if self.by_column:
+            column, node = divmod(number, len(self.stems))
         return f"{self.stems[node]} of column {column}"

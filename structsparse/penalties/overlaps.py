@@ -79,7 +79,12 @@ class OverlappingGroupLasso(Penalty):
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
         """Overlapping group lasso penalty: the prox, in place, exact up to `tolerance`."""
         strengths = self.strength * (1 - self.mix), self.strength * self.mix
-        return prox.overlapping_shrink_(W, self.groups, *strengths, steps, self.tolerance, self._dual(W, steps))
+
+        def shrink_(part: Tensor, groups: Cover) -> None:
+            """Overlapping group lasso penalty: the prox of a part of the parameter, in place."""
+            prox.overlapping_shrink_(part, groups, *strengths, steps, self.tolerance, self._dual(part, steps))
+
+        return self.groups.apply_(W, shrink_)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class ItemScores(NamedTuple):
 class Resampled(NamedTuple):
     """The paired bootstrap of two systems: the difference of their scores, and how certain the difference is."""
 
-    difference: float  # share of correct units of the first system minus that of the second
+    difference: float  # score of the first system, such as the share of correct units, minus that of the second
     error: float  # standard error of the difference
     above: float  # share of bootstrap samples in which the difference is positive
 
@@ -61,11 +61,23 @@ def paired_bootstrap(runs: Sequence[ItemScores], other_runs: Sequence[ItemScores
     total = runs[0].total
     right, other_right = (np.mean([items.right for items in scores], axis=0) for scores in (runs, other_runs))
     difference = right - other_right  # [items], difference of the mean counts of correct units
-    generator = np.random.default_rng(seed)
-    counts = generator.multinomial(len(total), np.full(len(total), 1 / len(total)), DRAWS)  # [draws, items]
-    samples = counts @ difference / np.maximum(counts @ total, 1)
-    mean = float(difference.sum() / total.sum())
-    return Resampled(mean, float(samples.std(ddof=1)), float((samples > 0).mean()))
+    counts = resampled_counts(len(total), seed)
+    return summarised(float(difference.sum() / total.sum()), counts @ difference / np.maximum(counts @ total, 1))
+
+
+def resampled_counts(items: int, seed: int = 0) -> np.ndarray:
+    """Paired bootstrap: how often each item is drawn in each bootstrap sample, int64 [samples, items]."""
+    return np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), DRAWS)
+
+
+def summarised(difference: float, samples: np.ndarray) -> Resampled:
+    """Paired bootstrap: the result, from the difference over all items and the differences in bootstrap samples.
+
+    Samples whose difference is NaN are left out."""
+    samples = samples[~np.isnan(samples)]
+    if len(samples) < 2:
+        return Resampled(difference, float("nan"), float("nan"))
+    return Resampled(difference, float(samples.std(ddof=1)), float((samples > 0).mean()))
 
 
 def bootstrap_table(

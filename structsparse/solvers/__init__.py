@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from structsparse.solvers.quasi_newton import ProximalQuasiNewton
     from structsparse.solvers.scaled import ScaledAdagrad, ScaledSGD
     from structsparse.solvers.sgd import RowAdagrad, RowSGD
+    from structsparse.solvers.truncated_svd import TruncatedSVD
 
 __all__ = [
     "ADMM",
@@ -44,6 +45,7 @@ __all__ = [
     "StraightThrough",
     "Tied",
     "TorchSolver",
+    "TruncatedSVD",
     "critical_strength",
     "fit_linear",
     "solver_of",
@@ -64,5 +66,6 @@ __getattr__, __dir__ = lazy_names(
         "quasi_newton": ("ProximalQuasiNewton",),
         "scaled": ("ScaledAdagrad", "ScaledSGD"),
         "sgd": ("RowAdagrad", "RowSGD"),
+        "truncated_svd": ("TruncatedSVD",),
     },
 )

@@ -2,7 +2,8 @@
 
 A task is a package. Two of its modules are for trained models:
 
-- `artifact` has the function `load(folder, description)` and the constant `KIND`, the field `kind` of model.json.
+- `artifact` has the function `load(folder, description)` and the constant `KIND`, the field `kind` of model.json. That
+  of the task `SINGLE_FILE` also has `load_file(path)`.
 - `command` has `COMMANDS`, the subcommands of `structsparse` for models of the task."""
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from structsparse.base.commands import ModelCommands
-    from structsparse.tasks.embeddings.predictor import WordVectors
+    from structsparse.tasks.embeddings.predictor import VectorTable
     from structsparse.tasks.lm.predictor import LanguageModel
     from structsparse.tasks.parsing.predictor import DependencyParser
     from structsparse.tasks.tagging.predictor import SequenceTagger
     from structsparse.tasks.textcat.predictor import Classifier
 
-    Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier | WordVectors
+    Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier | VectorTable
 
 GROUP = "structsparse.tasks"  # entry point group in which other packages register tasks
 KINDS = {  # field `kind` in the model.json of each built-in task; None: no such field
@@ -33,6 +34,7 @@ KINDS = {  # field `kind` in the model.json of each built-in task; None: no such
     "textcat": "classifier",
     "embeddings": "word vectors",
 }
+SINGLE_FILE = "embeddings"  # the task whose models may be a single file: word vectors of other programs
 
 
 @cache
@@ -64,27 +66,24 @@ def commands() -> Iterator[tuple[str, ModelCommands]]:
 def task_of(folder: Path) -> str:
     """Registry of tasks: the name of the task for which a model was trained.
 
-    `folder` is the folder of the model or of the training run."""
-    return _task_and_description(model_folder(folder))[0]
+    `folder` is the folder of the model or of the training run, or a file of word vectors."""
+    from structsparse.artifacts.folder import model_folder
+
+    return SINGLE_FILE if folder.is_file() else _task_and_description(model_folder(folder))[0]
 
 
 def load(folder: str | Path) -> Predictor:
     """Registry of tasks: load a trained model of any task from the folder of the model or of the training run.
 
-    Every part of the model is checked before use. No code from the folder is executed."""
+    `folder` may also be a file of word vectors from another program, such as word2vec, GloVe or fastText. Every part of
+    the model is checked before use. No code from the folder is executed."""
+    from structsparse.artifacts.folder import model_folder
+
+    if Path(folder).is_file():
+        return module(SINGLE_FILE, "artifact").load_file(Path(folder))
     folder = model_folder(Path(folder))
     task, description = _task_and_description(folder)
     return module(task, "artifact").load(folder, description)
-
-
-def model_folder(folder: Path) -> Path:
-    """Registry of tasks: the folder of a trained model of any task.
-
-    The result is `folder` itself, or `folder`/model if `folder` is the folder of a training run."""
-    from structsparse.artifacts.folder import DESCRIPTION
-
-    inner = folder / "model"
-    return inner if not (folder / DESCRIPTION).exists() and (inner / DESCRIPTION).exists() else folder
 
 
 def _task_and_description(folder: Path) -> tuple[str, dict]:

@@ -181,6 +181,7 @@ def test_no_sentence_is_an_error(command, stdin, model, tmp_path, run):
         (["predict", "MODEL", "--input", "nowhere.txt"], "nowhere.txt: no such file"),
         (["predict", "MODEL", "--columns", "word,tag"], "--columns word,tag lacks pos"),
         (["predict", "MODEL", "--columns", "word,pos,word"], "must be distinct"),
+        (["evaluate", "MODEL"], "FILE is missing"),
         (["evaluate", "MODEL", "nowhere.txt"], "nowhere.txt: no such file"),
         (["evaluate", "MODEL", "nowhere.txt", "--columns", "word,pos"], "--columns word,pos lacks tag"),
     ],

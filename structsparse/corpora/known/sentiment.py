@@ -9,7 +9,7 @@ import numpy as np
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.documents import Constituents, DocumentReading, Documents, DocumentSplits, from_tokens
-from structsparse.corpora.known.catalog import locate
+from structsparse.corpora.known.catalog import KNOWN, locate
 from structsparse.corpora.parses import Trees, bracketed, concatenated
 from structsparse.corpora.splits import drawn
 
@@ -49,6 +49,11 @@ def sentiment(labels: str, lower: bool, split: int | None = None) -> DocumentSpl
     if split is not None:
         train, dev = drawn(corpus.select(np.concatenate(used[:2])), {"dev": len(dev)}, split).values()
     return DocumentSplits(f"sentiment_{labels}", train, dev, test, reading=DocumentReading("spaces", lower))
+
+
+def sentiment_at_hand() -> DocumentSplits | None:
+    """The Stanford sentiment treebank with two classes, in small letters; None if it is not on this machine."""
+    return sentiment("binary", lower=True) if KNOWN["sst"].at_hand else None
 
 
 def _sentences(trees: Trees) -> list[list[str]]:

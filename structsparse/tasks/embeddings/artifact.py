@@ -22,12 +22,15 @@ from structsparse.artifacts.folder import (
     check_fields,
     check_weights,
     errors_in,
+    model_folder,
+    read_description,
     read_tensors,
     take,
     write_model,
 )
 from structsparse.base.errors import UserError
-from structsparse.tasks.embeddings.predictor import WordVectors
+from structsparse.tasks.embeddings.predictor import PlainVectors, VectorTable, WordVectors
+from structsparse.tasks.embeddings.vector_files import read_vectors
 
 KIND = "word vectors"  # the value of the field `kind` in model.json
 TENSOR_PARTS = TensorParts(index=("codes.dimensions", "codes.sizes"))
@@ -67,6 +70,19 @@ def load(folder: Path, description: dict) -> WordVectors:
         for name, array in (("codes.values", codes.data), ("dictionary", atoms)):
             check_weights(name, np.abs(array))
     return WordVectors(tuple(words), frequency, codes, atoms)
+
+
+def load_file(path: Path) -> PlainVectors:
+    """Read word vectors of another program from a file of word2vec, GloVe or fastText."""
+    return read_vectors(path)
+
+
+def load_any(path: Path) -> VectorTable:
+    """Read word vectors from a file of another program, from a model folder, or from the folder of a training run."""
+    if path.is_file():
+        return load_file(path)
+    folder = model_folder(path)
+    return load(folder, read_description(folder))
 
 
 def _codes(tensors: dict, words: int, dimensions: int) -> sparse.csr_array:

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from structsparse.base.commands import OUTPUT, ModelCommands, Subcommand, argument, positive_int
 from structsparse.base.console import note, source, write_output
 
 if TYPE_CHECKING:
-    from structsparse.tasks.embeddings.predictor import Neighbour, WordVectors
+    from structsparse.tasks.embeddings.predictor import Neighbour, VectorTable
 
 
-def predict(options: argparse.Namespace, model: WordVectors) -> None:
+def predict(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse predict` of word vectors: write the vector of each word of a text, one on a line."""
     from structsparse.corpora.byte_streams import chunks, gunzipped, name_of, whole_lines
 
@@ -31,10 +32,15 @@ def predict(options: argparse.Namespace, model: WordVectors) -> None:
         note(f"{len(unknown)} words have no vector or the vector zero: {', '.join(sorted(unknown)[:5])}")
 
 
-def evaluate(options: argparse.Namespace, model: WordVectors) -> None:
-    """Subcommand `structsparse evaluate` of word vectors: print the scores on sets of word pairs or analogies."""
-    figures = model.evaluate(options.file)
-    print(json.dumps(figures, indent=2) if options.json else _table(figures))
+def evaluate(options: argparse.Namespace, model: VectorTable) -> None:
+    """Subcommand `structsparse evaluate` of word vectors: print the scores on sets of words, or differences of them."""
+    from structsparse.tasks.embeddings.artifact import load_any
+
+    if options.against is None:
+        figures, table = model.evaluate(options.file), _table
+    else:
+        figures, table = model.compare(load_any(options.against), options.file), _differences
+    print(json.dumps(figures, indent=2) if options.json else table(figures))
 
 
 def _table(figures: dict) -> str:
@@ -44,19 +50,42 @@ def _table(figures: dict) -> str:
     lines = [f"{'set':<{width}}  spearman  accuracy    known       of"]
     for name, of in sets.items():
         scores = (f"{of[key]:8.4f}" if key in of else " " * 8 for key in ("spearman", "accuracy"))
-        total = of["pairs"] if "pairs" in of else of["questions"]
-        lines.append(f"{name:<{width}}  {'  '.join(scores)}  {of['known']:7,}  {total:7,}")
+        lines.append(f"{name:<{width}}  {'  '.join(scores)}  {of['known']:7,}  {_total(of):7,}")
     if "similarity" in figures:
         lines.append(f"mean spearman {figures['similarity']:.4f}")
     return "\n".join(lines)
 
 
-def neighbours(options: argparse.Namespace, model: WordVectors) -> None:
+def _total(of: dict) -> int:
+    """Word vector subcommand `evaluate`: the number of all items of a set, which is the last of its figures."""
+    return [*of.values()][-1]
+
+
+def _differences(figures: dict) -> str:
+    """Word vector subcommand `evaluate --against`: console lines with the difference of two models on each set."""
+    sets = figures["sets"]
+    width = max(map(len, [*sets, "mean spearman"]))
+    lines = [f"{'set':<{width}}    model    other  difference ± error    known       of"]
+    for name, of in sets.items():
+        scores = [of.get("spearman", of.get("accuracy")), of["other"]]
+        shown = "  ".join(f"{score:7.4f}" for score in scores)
+        lines.append(f"{name:<{width}}  {shown}  {_difference(of)}  {of['known']:7,}  {_total(of):7,}")
+    if "similarity" in figures:
+        lines.append(f"{'mean spearman':<{width}}  {'':7}  {'':7}  {_difference(figures['similarity'])}")
+    return "\n".join(lines)
+
+
+def _difference(of: dict) -> str:
+    """Word vector subcommand `evaluate --against`: a difference with its standard error."""
+    return f"{of['difference']:+10.4f} ± {of['error']:.4f}"
+
+
+def neighbours(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse neighbours` of word vectors: print the words nearest to a word, with the cosines."""
     _print(model.neighbours(options.word, options.count))
 
 
-def analogy(options: argparse.Namespace, model: WordVectors) -> None:
+def analogy(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse analogy` of word vectors: print the words d for which a is to b as c is to d."""
     _print(model.analogy(*options.words, options.count))
 
@@ -67,7 +96,7 @@ def _print(near: list[Neighbour]) -> None:
         print(f"{cosine:.4f}\t{word}")
 
 
-def export(options: argparse.Namespace, model: WordVectors) -> None:
+def export(options: argparse.Namespace, model: VectorTable) -> None:
     """Subcommand `structsparse export` of word vectors: write the vectors in a format of other programs."""
     from structsparse.tasks.embeddings.export import FORMATS
 
@@ -82,8 +111,11 @@ vector. A word without a vector has zeros."""
 
 EVALUATE = """\
 Word vectors: FILE has pairs of words with human scores of similarity (three columns), or questions of analogy (four
-words a line below lines ": KIND"), or is a folder with such files. Printed are Spearman's correlation or the accuracy,
-and how many pairs or questions have vectors."""
+words a line below lines ": KIND"), or options of sentence completion ("1a) It was a [dark] night.", with answers in
+another file), or is a folder with such files. Without FILE, known sets on this machine are used, and the sentiment of
+sentences is predicted from the means of their vectors.
+Printed are Spearman's correlation or the accuracy, and how many pairs or questions have vectors. --against prints
+differences to other word vectors over what both know, with standard errors from a paired bootstrap."""
 
 NEIGHBOURS = "Writes the words whose vectors have the largest cosines to that of a word, one per line with the cosine."
 
@@ -103,7 +135,24 @@ COMMANDS = ModelCommands(
     "word vectors",
     (
         Subcommand("predict", predict, PREDICT, ("structsparse predict runs/embeddings/model < words.txt",)),
-        Subcommand("evaluate", evaluate, EVALUATE, ("structsparse evaluate runs/embeddings/model wordsim/",)),
+        Subcommand(
+            "evaluate",
+            evaluate,
+            EVALUATE,
+            (
+                "structsparse evaluate runs/embeddings/model wordsim/",
+                "structsparse evaluate runs/embeddings/model wordsim/ --against glove.txt",
+            ),
+            (
+                argument(
+                    "--against",
+                    metavar="OTHER",
+                    type=Path,
+                    help="another model of word vectors, or a file: print differences with standard errors",
+                ),
+            ),
+            own_data=True,
+        ),
         Subcommand(
             "neighbours",
             neighbours,

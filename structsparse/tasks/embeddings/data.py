@@ -14,7 +14,9 @@ from torch import Tensor
 
 from structsparse.base.cache import cache_folder
 from structsparse.base.errors import UserError
+from structsparse.corpora.documents import DocumentSplits
 from structsparse.corpora.known.running_text import RunningText
+from structsparse.corpora.known.sentiment import sentiment_at_hand
 from structsparse.corpora.known.texts import TextSplits
 from structsparse.corpora.known.word_sets import Analogies, WordPairs, known_analogies, known_pairs
 from structsparse.corpora.text import ProvisionalText
@@ -63,6 +65,11 @@ class WordData:
     def analogies(self) -> Analogies | None:
         """Data of word vectors: the known questions of analogy; None if they are not on this machine."""
         return known_analogies()
+
+    @cached_property
+    def sentiment(self) -> DocumentSplits | None:
+        """Data of word vectors: sentences with a sentiment; None if they are not on this machine."""
+        return sentiment_at_hand()
 
     def describe(self) -> list[str]:
         """Console lines on the data of word vectors."""

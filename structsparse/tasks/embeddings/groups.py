@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from structsparse.base.errors import UserError
+from structsparse.groups.cover import Cover
 from structsparse.groups.forest import Forest
 from structsparse.groups.layouts import TableLayout, over
-from structsparse.groups.repeated import RepeatedForest
+from structsparse.groups.repeated import RepeatedCover, RepeatedForest
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,35 @@ def trees_of_dimensions(
         ids = torch.tensor([int(name.partition(".")[0]) - 1 for name in names])
         names, parents = names[:trees], [-1] * trees
     return RepeatedForest(parents, ids, [f"tree {name}" for name in names], shape, weights, parameter)
+
+
+@over("dimensions", makes=Cover)
+def random_groups_of_dimensions(
+    shape: Sequence[int],
+    layout: DimensionLayout | None = None,
+    trees: int = 4,
+    branching: Sequence[int] = (3, 3),
+    seed: int = 0,
+    weights: str = "one",
+    parameter: str = "the codes",
+) -> RepeatedCover:
+    """Groups of dimensions of word vectors: random groups with the sizes of the groups of trees, a control.
+
+    The groups of a level of the trees are disjoint, and drawn anew for each level, so that those of different levels
+    overlap and are not nested."""
+    levels = level_sizes(trees, branching)
+    if sum(levels) != shape[0]:
+        raise UserError(
+            f"groups=random_dimensions: {trees} trees with branching {[*branching]} have {sum(levels)} dimensions, the "
+            f"model has {shape[0]}; leave out model.dimensions, or change groups.trees and groups.branching"
+        )
+    rng, groups, names = torch.Generator().manual_seed(seed), [], []
+    for level, count in enumerate(levels):
+        size = sum(levels[level:]) // count  # of a node with all nodes below it
+        order = torch.randperm(shape[0], generator=rng).tolist()
+        groups += [order[k * size : (k + 1) * size] for k in range(count)]
+        names += [f"random group {level + 1}.{k + 1}" for k in range(count)]
+    return RepeatedCover(groups, names, shape, weights, parameter)
 
 
 def level_sizes(trees: int, branching: Sequence[int]) -> list[int]:

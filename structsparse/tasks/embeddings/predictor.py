@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,8 @@ import numpy as np
 from scipy import sparse
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.known.word_sets import WordPairs, read_set
-from structsparse.tasks.embeddings.similarity import analogies, code_of, similarity, unit_rows
+from structsparse.tasks.embeddings.evaluation import Vectors, compared, evaluated, sets_of
+from structsparse.tasks.embeddings.similarity import code_of, unit_rows
 
 
 class Neighbour(NamedTuple):
@@ -24,32 +25,19 @@ class Neighbour(NamedTuple):
     cosine: float
 
 
-@dataclass(frozen=True, eq=False)
-class WordVectors:
-    """Word vectors: sparse codes of words, and the atoms of the dimensions."""
+class VectorTable(ABC):
+    """Word vectors of any origin: a vector for each word, to look up, to find neighbours of, and to evaluate."""
 
     words: tuple[str, ...]
-    frequency: np.ndarray  # int64 [words]: how often each word occurred in the text
-    codes: sparse.csr_array  # float32 [words, dimensions]
-    atoms: np.ndarray  # float32 [dimensions, contexts]; the contexts are the words
-
-    @classmethod
-    def of(cls, words: Sequence[str], frequency: np.ndarray, table: np.ndarray, dictionary: np.ndarray) -> WordVectors:
-        """Word vectors: make the predictor from the codes [dimensions, words] and the dictionary of a model."""
-        codes = sparse.csr_array(table.T.astype(np.float32))
-        return cls(tuple(words), np.asarray(frequency, np.int64), codes, dictionary.astype(np.float32))
+    vectors: np.ndarray  # float32 [words, dimensions]
 
     def __len__(self) -> int:
         return len(self.words)
 
-    def __repr__(self) -> str:
-        """Word vectors: one line with the numbers of words, dimensions and nonzero codes."""
-        return f"WordVectors({len(self):,} words, {self.dimensions} dimensions, {self.codes.nnz:,} nonzero)"
-
     @property
+    @abstractmethod
     def dimensions(self) -> int:
         """Word vectors: the number of dimensions."""
-        return self.codes.shape[1]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -57,13 +45,8 @@ class WordVectors:
         return {word: k for k, word in enumerate(self.words)}
 
     @cached_property
-    def vectors(self) -> np.ndarray:
-        """Word vectors: the codes as a plain array [words, dimensions]."""
-        return self.codes.toarray()
-
-    @cached_property
     def unit(self) -> np.ndarray:
-        """Word vectors: the codes divided by their norms, [words, dimensions]."""
+        """Word vectors: the vectors divided by their norms, [words, dimensions]."""
         return unit_rows(self.vectors)
 
     def number(self, word: str) -> int:
@@ -113,21 +96,63 @@ class WordVectors:
         """Word vectors: raise an error, because word vectors have no probabilities."""
         raise UserError("word vectors have no marginals; predict(sentences) tells the vectors of words")
 
-    def evaluate(self, file: str | Path) -> dict[str, object]:
+    def evaluate(self, file: str | Path | None = None) -> dict[str, object]:
         """Word vectors: the scores on a file of word pairs or analogies, or on all such files below a folder.
 
-        The result has a figure and the counts of known and of all lines for each set, by name."""
-        path = Path(file)
-        paths = sorted(p for p in path.rglob("*.txt") if p.is_file()) if path.is_dir() else [path]
-        if not paths:
-            raise UserError(f"{path}: a folder without .txt files, expected word pairs or analogies")
-        sets: dict[str, dict[str, float]] = {}
-        for read in map(read_set, paths):
-            if isinstance(read, WordPairs):
-                sets[read.name] = similarity(self.unit, self.numbers, read)._asdict()
-            else:
-                scores = analogies(self.unit, self.numbers, read).items()
-                sets |= {f"{read.name} {kind}": score._asdict() for kind, score in scores if score.questions}
-        known = [of["spearman"] for of in sets.values() if "spearman" in of and of["spearman"] == of["spearman"]]
-        mean = {"similarity": float(np.mean(known))} if known else {}
-        return {**mean, "sets": sets}
+        Without a file, the known sets on this machine are used. The result has a figure and the counts of known and of
+        all items for each set, by name."""
+        return evaluated(Vectors(self.unit, self.numbers), sets_of(file))
+
+    def compare(self, other: VectorTable, file: str | Path | None = None) -> dict[str, object]:
+        """Word vectors: the differences between the scores of these vectors and others on the items that both know.
+
+        The result has the difference, its standard error and both scores for each set, by name."""
+        pair = (Vectors(table.unit, table.numbers) for table in (self, other))
+        return compared(*pair, sets_of(file))
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors(VectorTable):
+    """Word vectors of this package: sparse codes of words, and the atoms of the dimensions."""
+
+    words: tuple[str, ...]
+    frequency: np.ndarray  # int64 [words]: how often each word occurred in the text
+    codes: sparse.csr_array  # float32 [words, dimensions]
+    atoms: np.ndarray  # float32 [dimensions, contexts]; the contexts are the words
+
+    @classmethod
+    def of(cls, words: Sequence[str], frequency: np.ndarray, table: np.ndarray, dictionary: np.ndarray) -> WordVectors:
+        """Word vectors: make the predictor from the codes [dimensions, words] and the dictionary of a model."""
+        codes = sparse.csr_array(table.T.astype(np.float32))
+        return cls(tuple(words), np.asarray(frequency, np.int64), codes, dictionary.astype(np.float32))
+
+    def __repr__(self) -> str:
+        """Word vectors: one line with the numbers of words, dimensions and nonzero codes."""
+        return f"WordVectors({len(self):,} words, {self.dimensions} dimensions, {self.codes.nnz:,} nonzero)"
+
+    @property
+    def dimensions(self) -> int:
+        """Word vectors: the number of dimensions."""
+        return self.codes.shape[1]
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """Word vectors: the codes as a plain array [words, dimensions]."""
+        return self.codes.toarray()
+
+
+@dataclass(frozen=True, eq=False)
+class PlainVectors(VectorTable):
+    """Word vectors of another program, read from a file: every number is stored."""
+
+    words: tuple[str, ...]
+    vectors: np.ndarray  # float32 [words, dimensions]
+
+    def __repr__(self) -> str:
+        """Plain word vectors: one line with the numbers of words and dimensions."""
+        return f"PlainVectors({len(self):,} words, {self.dimensions} dimensions)"
+
+    @property
+    def dimensions(self) -> int:
+        """Plain word vectors: the number of dimensions."""
+        return self.vectors.shape[1]

@@ -13,7 +13,8 @@ class VectorScore:
 
     - explained: the share of the squares of the associations that codes and dictionary reconstruct
     - similarity: the mean of Spearman's correlations over the sets of pairs of this part, and one for each set
-    - analogies: the accuracy on questions of analogy by kind, on test"""
+    - analogies: the accuracy on questions of analogy by kind, on test
+    - sentiment: the accuracy of a classifier over mean vectors of sentences, on test"""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)

@@ -21,11 +21,17 @@ from structsparse.report.tables import Table
 from structsparse.solvers.online_dictionary import OnlineDictionary, correlations
 from structsparse.tasks.embeddings import artifact, report
 from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
-from structsparse.tasks.embeddings.groups import DimensionLayout, level_sizes, trees_of_dimensions
+from structsparse.tasks.embeddings.groups import (
+    DimensionLayout,
+    level_sizes,
+    random_groups_of_dimensions,
+    trees_of_dimensions,
+)
 from structsparse.tasks.embeddings.model import SparseCodes
 from structsparse.tasks.embeddings.predictor import WordVectors
 from structsparse.tasks.embeddings.scores import VectorScore
-from structsparse.tasks.embeddings.similarity import analogies, similarity, unit_rows
+from structsparse.tasks.embeddings.sentiment import sentiment_answers
+from structsparse.tasks.embeddings.similarity import accuracy, analogies, similarity, unit_rows
 from structsparse.training.module import TaskModule
 from structsparse.training.stage import Stage, StageResult, TermPenalties
 from structsparse.training.task import Task
@@ -87,13 +93,15 @@ class VectorModule(TaskModule):
             figures["similarity"] = sum(figures[f"similarity_{pairs.name}"] for pairs in sets) / len(sets)
         if batch.part == "test" and data.analogies is not None:
             figures |= {f"analogy_{kind}": s.accuracy for kind, s in analogies(unit, known, data.analogies).items()}
+        if batch.part == "test" and data.sentiment is not None:
+            figures["sentiment"] = accuracy(sentiment_answers(unit, known, data.sentiment))
         score.add(figures)
 
 
 def figure_names(data: WordData) -> list[str]:
     """Task of word vectors: the names of the figures that a score may have."""
     sets = [f"similarity_{pairs.name}" for part in data.pairs.values() for pairs in part]
-    return ["explained", "similarity", *sets, "analogy_syntactic", "analogy_semantic"]
+    return ["explained", "similarity", *sets, "analogy_syntactic", "analogy_semantic", "sentiment"]
 
 
 @torch.no_grad()
@@ -202,7 +210,7 @@ class EmbeddingsTask(Task):
 def _dimensions_of_groups(stage: Stage) -> int | None:
     """Task of word vectors: the number of dimensions of the trees that a stage has as groups; None without trees."""
     for term in stage.terms:
-        if term.groups is not None and callee(term.groups) is trees_of_dimensions:
+        if term.groups is not None and callee(term.groups) in (trees_of_dimensions, random_groups_of_dimensions):
             options = term.groups.keywords
             return sum(level_sizes(options["trees"], options["branching"]))
     return None

@@ -4,7 +4,7 @@ import pytest
 
 from structsparse.base.errors import UserError
 from structsparse.corpora.known import word_sets
-from structsparse.corpora.known.word_sets import Analogies, WordPairs, known_pairs, read_set
+from structsparse.corpora.known.word_sets import Analogies, Completion, Completions, WordPairs, known_pairs, read_set
 
 ANALOGIES = ": capital\nRome Italy Paris France\n: gram1-plural\ncat cats dog dogs\nbig bigger old older\n"
 
@@ -67,3 +67,59 @@ def test_the_real_sets_have_their_sizes():
     assert len(sizes) == 12
     questions = word_sets.known_analogies().questions
     assert (len(questions["syntactic"]), len(questions["semantic"])) == (10_675, 8_869)
+
+
+QUESTIONS = """\
+1a) I have it from the same source that you are both an orphan and a bachelor , and are [crying] alone in London .
+1b) I have it from the same source that you are both an orphan and a bachelor , and are [residing] alone in London .
+2a) It 's a [dark] night .
+2b) It 's a [tall] night .
+"""
+ANSWERS = "1b) I have it from ... and are [residing] alone in London .\n2a) It 's a [dark] night .\n"
+
+
+def completions(folder, questions=QUESTIONS, answers=ANSWERS):
+    path = folder / "Holmes.machine_format.questions.txt"
+    path.write_text(questions)
+    if answers is not None:
+        (folder / "Holmes.machine_format.answers.txt").write_text(answers)
+    return path
+
+
+def test_questions_of_sentence_completion_are_read_with_their_answers(tmp_path):
+    read = read_set(completions(tmp_path))
+    assert isinstance(read, Completions)
+    assert read.name == "Holmes.machine_format"
+    first, second = read.questions
+    assert (first.options, first.answer) == (("crying", "residing"), 1)
+    assert first.words[:3] == ("I", "have", "it")
+    assert first.words[-4:] == ("are", "alone", "in", "London")
+    assert second == Completion(("It", "s", "a", "night"), ("dark", "tall"), 0)
+    assert [path.name for path in word_sets.sets_below(tmp_path)] == ["Holmes.machine_format.questions.txt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers": None}, "there are no answers in"),
+        ({"answers": "1b) the [residing] one\n"}, "has 0 answers to question 2"),
+        ({"answers": ANSWERS + "2b) a [tall] one\n"}, "has 2 answers to question 2"),
+        ({"answers": ANSWERS.replace("2a", "2e")}, "has 1 answers to question 2, expected one of its options"),
+        ({"questions": QUESTIONS + "2c) It 's a [long] night .\n"}, "some questions have 2 options and others 3"),
+        ({"questions": QUESTIONS + "2b) It 's a [long] night .\n"}, "line 5: question 2 has a second option b"),
+        ({"questions": QUESTIONS + "3a) no brackets\n"}, "line 5: expected an option such as"),
+    ],
+)
+def test_damaged_questions_of_sentence_completion_get_one_sentence(changes, message, tmp_path):
+    with pytest.raises(UserError) as refused:
+        read_set(completions(tmp_path, **changes))
+    assert message in str(refused.value)
+
+
+def test_known_questions_of_sentence_completion_are_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRUCTSPARSE_DATA", str(tmp_path))
+    monkeypatch.setenv("STRUCTSPARSE_CACHE", str(tmp_path / "cache"))
+    assert word_sets.known_completions() is None
+    (tmp_path / "completion").mkdir()
+    completions(tmp_path / "completion")
+    assert len(word_sets.known_completions().questions) == 2

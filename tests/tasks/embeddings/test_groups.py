@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from structsparse.base.errors import UserError
-from structsparse.tasks.embeddings.groups import trees_of_dimensions
+from structsparse.groups import cover_entries
+from structsparse.penalties import OverlappingGroupLasso
+from structsparse.tasks.embeddings.groups import random_groups_of_dimensions, trees_of_dimensions
 
 
 def test_dimensions_go_from_coarse_to_fine():
@@ -30,6 +32,36 @@ def test_any_branching_makes_trees(trees, branching, size):
     flat = trees_of_dimensions((size, 3), trees=trees, branching=branching, nested=False)
     assert flat.weight.shape == (trees, 1)
     assert torch.equal(flat.size.flatten(), torch.full((trees,), size // trees))
+
+
+def test_random_groups_have_the_sizes_of_trees_and_are_not_nested():
+    cover = random_groups_of_dimensions((26, 4), trees=2, branching=[3, 3], seed=1)
+    forest = trees_of_dimensions((26, 4), trees=2, branching=[3, 3])
+    assert sorted(cover.size.tolist()) == sorted(forest.size.flatten().tolist() * 4)
+    assert not cover.nested
+    lengths = cover.offsets.diff().tolist()
+    of_column = [[m % 4 for m in group.tolist()] for group in cover.members.split(lengths)]
+    assert all(len({*columns}) == 1 for columns in of_column), "a group lies in one column"
+    assert cover.names[26] == "random group 1.1 of column 1"
+    assert of_column[26][0] == 1
+    other = random_groups_of_dimensions((26, 4), trees=2, branching=[3, 3], seed=2)
+    assert not torch.equal(cover.members, other.members)
+    with pytest.raises(UserError, match="2 trees with branching"):
+        random_groups_of_dimensions((27, 4), trees=2, branching=[3, 3])
+
+
+def test_the_prox_of_random_groups_is_the_same_for_some_columns_alone():
+    groups = random_groups_of_dimensions((13, 9), trees=1, branching=[3, 3])
+    table = torch.randn(13, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    repeated = OverlappingGroupLasso(groups, 0.4)
+    whole = repeated.prox_(table.clone(), 1.0)
+    some = repeated.prox_(table[:, [1, 5, 8]].clone(), 1.0)
+    torch.testing.assert_close(whole[:, [1, 5, 8]], some, rtol=0, atol=1e-9)
+    column = groups.members[: int(groups.offsets[26 // 2])] // 9
+    alone = cover_entries((13,), column, groups.offsets[:14], weights="one")
+    expected = OverlappingGroupLasso(alone, 0.4).prox_(table[:, 0].clone(), 1.0)
+    torch.testing.assert_close(whole[:, 0], expected, rtol=0, atol=1e-9)
+    assert 0 < (whole == 0).double().mean() < 1
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from structsparse.corpora.known.word_sets import Analogies, WordPairs
-from structsparse.tasks.embeddings.similarity import analogies, similarity, spearman, unit_rows
+from structsparse.corpora.known.word_sets import Analogies, Completion, WordPairs
+from structsparse.tasks.embeddings.similarity import analogies, completion_answers, similarity, spearman, unit_rows
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -14,6 +14,15 @@ def test_rank_correlation_is_that_of_scipy(seed):
     left, right = rng.integers(0, 6, 40).astype(float), rng.normal(size=40)  # with equal numbers
     assert spearman(left, right + left) == pytest.approx(spearmanr(left, right + left).statistic)
     assert np.isnan(spearman(left, np.ones(40)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rank_correlations_of_resampled_pairs_are_those_of_repeated_pairs(seed):
+    rng = np.random.default_rng(seed)
+    left, right = rng.integers(0, 9, 30).astype(float), rng.normal(size=30).round(1)
+    counts = rng.multinomial(30, np.full(30, 1 / 30), 20)
+    expected = [spearmanr(np.repeat(left, times), np.repeat(right, times)).statistic for times in counts]
+    np.testing.assert_allclose(spearman(left, right, counts), expected)
 
 
 def test_similarity_is_of_pairs_with_known_words():
@@ -37,3 +46,17 @@ def test_analogies_leave_out_the_words_asked_about():
     found = analogies(unit_rows(vectors), codes, Analogies("test", {**asked, "syntactic": ()}))
     assert found["semantic"] == (0.5, 2, 3)
     assert np.isnan(found["syntactic"].accuracy)
+
+
+def test_a_sentence_is_completed_by_the_option_nearest_to_its_words():
+    words = {word: k for k, word in enumerate(("cold", "ice", "snow", "warm", "fire", "sun"))}
+    vectors = unit_rows(np.array([[1, 0], [1, 0.1], [0.9, 0.2], [0, 1], [0.1, 1], [0.2, 0.9]], np.float32))
+    questions = (
+        Completion(("the", "Cold", "ice"), ("fire", "snow", "sun"), 1),
+        Completion(("warm", "fire"), ("ice", "sun", "snow"), 2),
+        Completion(("warm",), ("fire", "unknown", "snow"), 0),
+        Completion(("nothing", "known"), ("fire", "ice", "snow"), 0),
+    )
+    found = completion_answers(vectors, words, questions)
+    assert found.known.tolist() == [True, True, False, False]
+    assert found.values.tolist() == [1, 0, 0, 0]

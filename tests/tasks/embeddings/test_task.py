@@ -63,6 +63,7 @@ def test_a_run_writes_vectors_that_find_planted_trees(run):
         ("reg=tree_linf",),
         ("reg=tree_l2", "groups.nested=false"),
         ("reg=l1", "reg.nonnegative=true"),
+        ("reg=overlap", "groups=random_dimensions", "groups.trees=2", "reg.strength=0.3"),
         ("reg=tree_l2", "reg.nonnegative=true", "reg.ridge=0.01"),
     ],
 )
@@ -77,6 +78,16 @@ def test_codes_have_any_penalty(options, run):
         assert model.dimensions == 26
         roots = trees[:, :2]
         assert {tuple(row) for row in roots} >= {(True, True)}
+
+
+def test_svd_explains_at_least_as_much_as_any_codes(run):
+    others = small(run, "reg=none", "model.dimensions=8", folder="others").metrics
+    for power in (0, 0.5, 1):
+        found = small(run, "solver=svd", f"solver.power={power}", "reg=none", "model.dimensions=8", folder=f"{power}")
+        assert found.metrics["stationarity"] < 1e-6
+        assert found.metrics["explained"] >= others["explained"] - 1e-6
+        spread = np.linalg.norm(registry.load(found.folder).vectors, axis=0)
+        assert spread[0] / spread[-1] == pytest.approx((spread[0] / spread[-1]) ** (power > 0), rel=1e-3)
 
 
 def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
@@ -121,6 +132,8 @@ def test_a_text_of_the_user_is_enough(run, tmp_path):
     [
         (("model.dimensions=0", "reg=l1"), "model.dimensions is 0"),
         (("model.dimensions=30",), "2 trees with branching [3, 3] have 26 dimensions, the model has 30"),
+        (("solver=svd",), "solver=svd decomposes without a penalty: take reg=none"),
+        (("solver=svd", "reg=none", "solver.power=2"), "solver.power is 2"),
         (("solver=adagrad",), "take solver=online_dictionary"),
         (("loss.weighting=glove",), "set loss.weighting=none"),
         (("reg=group_lasso",), "groups=forest makes nested groups"),
