@@ -31,6 +31,7 @@ class RepeatedForest(Forest):
         if len(shape) != 2:
             raise UserError(f"{parameter} {tuple(shape)} has no columns, in each of which a forest would be repeated")
         super().__init__(parents, ids, names, shape[:1], weights, parameter)
+        self.host = self.parents.cpu().long(), self.own.ids.cpu()  # stays on the CPU, for other numbers of columns
         self.shape, self.names = torch.Size(shape), ColumnNames(names, shape[1])
         self.node_names = names
         self.weight, self.size = self.weight[:, None], self.size[:, None]
@@ -104,20 +105,21 @@ class RepeatedForest(Forest):
         columns = W.shape[1]
         if columns not in self.scratch:
             self.scratch.clear()  # only the last number of columns is remembered
-            self.scratch[columns] = self._plain(columns).to(W.device)
+            forest = self._plain(columns).to(W.device)
+            forest.weight = self.weight.expand(-1, columns).flatten()
+            self.scratch[columns] = forest
         return self.scratch[columns]
 
     def _plain(self, columns: int) -> Forest:
-        """Repeated forest of groups: one forest over a table of so many columns.
+        """Repeated forest of groups: one forest over a table of so many columns, with weights of one.
 
         Node k of column c is node k * columns + c."""
         numbers = torch.arange(columns)
-        parents, ids = self.parents.cpu().long(), self.own.ids.cpu()
+        parents, ids = self.host
         below = torch.where(parents[:, None] < 0, -1, parents[:, None] * columns + numbers).flatten()
         owners = torch.where(ids[:, None] < 0, -1, ids[:, None] * columns + numbers)
-        weight = self.weight.cpu().expand(-1, columns).flatten()
         names = ColumnNames(self.node_names, columns)
-        return Forest(below, owners, names, (self.shape[0], columns), weight, self.parameter)
+        return Forest(below, owners, names, (self.shape[0], columns), "one", self.parameter)
 
     def _by_level(self, values: Tensor) -> Sequence[Tensor]:
         """Repeated forest of groups: values [nodes, columns] of each level, in level order."""

@@ -8,6 +8,7 @@ from structsparse.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from structsparse.solvers.base import Solver, TorchSolver, solver_of
+    from structsparse.solvers.columns import ColumnAdamW
     from structsparse.solvers.dual_averaging import RDA, AdagradRDA
     from structsparse.solvers.few_values import ProxOnly, StraightThrough, Tied
     from structsparse.solvers.fista import FISTA, AcceleratedSGD
@@ -29,6 +30,7 @@ __all__ = [
     "RDA",
     "AcceleratedSGD",
     "AdagradRDA",
+    "ColumnAdamW",
     "LinearFit",
     "Majorize",
     "OnlineDictionary",
@@ -52,6 +54,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "base": ("Solver", "TorchSolver", "solver_of"),
+        "columns": ("ColumnAdamW",),
         "dual_averaging": ("RDA", "AdagradRDA"),
         "few_values": ("ProxOnly", "StraightThrough", "Tied"),
         "fista": ("FISTA", "AcceleratedSGD"),

@@ -121,7 +121,7 @@ class TaskModule(lightning.LightningModule):
         Penalised parameters get no weight decay."""
         apart: dict[bool, list] = {True: [], False: []}
         for name, parameter in self.named_parameters():
-            notes_of(parameter).pending = None
+            notes_of(parameter).pending = notes_of(parameter).columns = None
             apart[name in self.penalised].append(parameter)
         groups = [{"params": apart[True], "weight_decay": 0.0}, {"params": apart[False]}]
         optimizer = self.make_optimizer([group for group in groups if group["params"]])

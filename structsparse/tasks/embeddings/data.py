@@ -102,9 +102,19 @@ class WordBatch:
         self.part, self.words, self.items, self.epoch, self.source = part, words, len(words), epoch, source
         self.sentences = torch.arange(0)
 
-    def to(self, device: torch.device) -> WordBatch:
-        """Data of word vectors: the same batch; word vectors are trained on the CPU, where their data are."""
-        return self
+    @cached_property
+    def rows(self) -> SparseRows:
+        """Data of word vectors: the associations of the words, on their device."""
+        rows = self.source.rows(self.words.cpu().numpy())
+        return SparseRows(*(None if part is None else part.to(self.words.device) for part in rows))
+
+    def to(self, device: torch.device | str) -> WordBatch:
+        """Data of word vectors: the batch on a device; its associations are gathered on the CPU."""
+        if self.words.device == torch.device(device):
+            return self
+        moved = WordBatch(self.part, self.words.to(device), self.epoch, self.source)
+        moved.rows = SparseRows(*(None if part is None else part.to(device) for part in self.rows))
+        return moved
 
 
 class WordBatches(Progress):

@@ -7,17 +7,22 @@ from torch import Tensor, nn
 
 from structsparse.losses.reconstruction import SparseRows
 from structsparse.tasks.embeddings.data import WordData
+from structsparse.weights.columns import columns
 
 NOISE = 0.1  # standard deviation of the noise on the words that become the first atoms
 
 
 class SparseCodes(nn.Module):
-    """Word vectors as sparse codes: the association of a word and a context is about code . atoms[:, context]."""
+    """Word vectors as sparse codes: the association of a word and a context is about code . atoms[:, context].
 
-    def __init__(self, dimensions: int, words: int, contexts: int) -> None:
+    With `biases`, a number for each word and one for each context are added, as in GloVe."""
+
+    def __init__(self, dimensions: int, words: int, contexts: int, biases: bool = False) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(dimensions, words))  # the codes: a column for each word
         self.dictionary = nn.Parameter(torch.zeros(dimensions, contexts))  # an atom for each dimension
+        self.word_bias = nn.Parameter(torch.zeros(1, words)) if biases else None
+        self.context_bias = nn.Parameter(torch.zeros(1, contexts)) if biases else None
 
     @property
     def dimensions(self) -> int:
@@ -34,10 +39,25 @@ class SparseCodes(nn.Module):
         self.dictionary[: len(chosen)] += torch.from_numpy(rows)
         self.dictionary /= self.dictionary.norm(dim=1, keepdim=True)
 
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Model of word vectors: divide atoms with norms above 1 by their norms."""
+        self.dictionary /= self.dictionary.norm(dim=1, keepdim=True).clamp(min=1)
+
     def forward(self, words: Tensor) -> Tensor:
         """Model of word vectors: the codes of some words, [dimensions, words]."""
-        return self.table[:, words]
+        return columns(self.table, words)
+
+    def factors(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Model of word vectors: codes of some words and a dictionary, whose product is the reconstruction.
+
+        Biases of words are codes of an atom of ones, and those of contexts are an atom with codes of one."""
+        codes = self(words)
+        if self.word_bias is None:
+            return codes, self.dictionary
+        codes = torch.cat([codes, columns(self.word_bias, words), torch.ones_like(codes[:1])])
+        return codes, torch.cat([self.dictionary, torch.ones_like(self.context_bias), self.context_bias])
 
     def loss(self, loss: nn.Module, words: Tensor, rows: SparseRows) -> Tensor:
         """Model of word vectors: the loss of some words, summed over them and all contexts."""
-        return loss(self(words), self.dictionary, rows._replace(values=rows.values.to(self.dictionary.dtype)))
+        return loss(*self.factors(words), rows._replace(values=rows.values.to(self.dictionary.dtype)))

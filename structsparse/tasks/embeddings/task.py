@@ -18,7 +18,10 @@ from structsparse.corpora.known.texts import TextSplits
 from structsparse.features import filters
 from structsparse.losses.reconstruction import PMIReconstruction
 from structsparse.report.tables import Table
+from structsparse.solvers.base import solver_of
+from structsparse.solvers.columns import ColumnAdamW
 from structsparse.solvers.online_dictionary import OnlineDictionary, correlations
+from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.tasks.embeddings import artifact, report
 from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
 from structsparse.tasks.embeddings.groups import DimensionLayout, level_sizes, trees_of_dimensions
@@ -32,23 +35,22 @@ from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 
 DIMENSIONS = 52  # dimensions of word vectors if neither the model nor groups say how many
+BY_GRADIENT = (ColumnAdamW, RowSGD, RowAdagrad, torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
 TABLE = "model.table"  # name of the parameter with the codes, the only one that is penalised
 
 
-def codes(data: WordData, dimensions: int | None, of_groups: int | None = None) -> SparseCodes:
+def codes(data: WordData, dimensions: int | None, biases: bool = False, of_groups: int | None = None) -> SparseCodes:
     """Task of word vectors: make the model; without a number of dimensions it has those of the groups.
 
     `of_groups` is the number of dimensions of the groups, None without groups."""
     count = next(number for number in (dimensions, of_groups, DIMENSIONS) if number is not None)
     if type(count) is not int or count < 1:
         raise UserError(f"model.dimensions is {count}, expected a number of at least 1")
-    return SparseCodes(count, data.items, data.matrix.shape[1])
+    return SparseCodes(count, data.items, data.matrix.shape[1], biases)
 
 
 class VectorModule(TaskModule):
     """The Lightning module of word vectors, which trains and scores `SparseCodes`."""
-
-    host_only = True
 
     def __init__(
         self,
@@ -67,17 +69,25 @@ class VectorModule(TaskModule):
         """Module of word vectors: whether reconstructions are linear in all parameters; they are products of two."""
         return False
 
+    def configure_optimizers(self):
+        """Module of word vectors: the optimizer; after a step by gradients, the norms of atoms are limited to 1."""
+        configured = super().configure_optimizers()
+        if solver_of(configured["optimizer"]).slopes:
+            configured["optimizer"].register_step_post_hook(lambda *_: self.model.constrain_())
+        return configured
+
     def training_step(self, batch: WordBatch, batch_idx: int) -> Tensor:
-        """Module of word vectors: let the solver learn the codes of a batch and the dictionary; returns the loss."""
-        return self.optimizers(use_pl_optimizer=False).sweep(self.model, self.loss, batch)
+        """Module of word vectors: the loss of a batch, from which a solver without gradients learns at once."""
+        solver = solver_of(self.optimizers(use_pl_optimizer=False))
+        return self.step(batch) if solver.slopes else solver.sweep(self.model, self.loss, batch)
 
     def step(self, batch: WordBatch) -> Tensor:
         """Module of word vectors: the mean loss over the words of a batch."""
-        return self.model.loss(self.loss, batch.words, batch.source.rows(batch.words.numpy())) / batch.items
+        return self.model.loss(self.loss, batch.words, batch.rows) / batch.items
 
     def count(self, batch: WordBatch, score: VectorScore) -> None:
         """Module of word vectors: evaluate all vectors on the sets of words of a part, dev or test."""
-        data, table = batch.source, self.model.table.detach()
+        data, table = batch.source, self.model.table.detach().cpu()
         figures = {"explained": explained(self.model, data)}
         unit, known = unit_rows(table.T.numpy()), {word: k for k, word in enumerate(data.words)}
         sets = data.pairs.get(batch.part, [])
@@ -99,10 +109,11 @@ def figure_names(data: WordData) -> list[str]:
 @torch.no_grad()
 def explained(model: SparseCodes, data: WordData) -> float:
     """Task of word vectors: the share of the squares of all associations that the model reconstructs."""
-    gram, gained = model.dictionary @ model.dictionary.T, 0.0
+    gained = 0.0
     for batch in data.whole(TRAIN):
-        table = model(batch.words)
-        pull = correlations(data.matrix[batch.words.numpy()], model.dictionary)
+        table, dictionary = (part.cpu() for part in model.factors(batch.words.to(model.table.device)))
+        pull = correlations(data.matrix[batch.words.numpy()], dictionary)
+        gram = dictionary @ dictionary.T
         gained += float((2 * pull * table - table * (gram @ table)).sum(dtype=torch.float64))
     return gained / float(np.square(data.matrix.data, dtype=np.float64).sum())
 
@@ -143,11 +154,15 @@ class EmbeddingsTask(Task):
     def check_solver(
         self, stage: Stage, module: VectorModule, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Task of word vectors: raise an error for all solvers but online dictionary learning, and for its limits."""
-        if not isinstance(optimizer, OnlineDictionary):
-            raise UserError("task=embeddings learns codes and dictionary in turn: take solver=online_dictionary")
-        if stage.loss().weighting != "none":
-            raise UserError("solver=online_dictionary reconstructs all pairs alike: set loss.weighting=none")
+        """Task of word vectors: raise an error for solvers that cannot learn products, and for limits of the others."""
+        if not isinstance(optimizer, (OnlineDictionary, *BY_GRADIENT)):
+            raise UserError("task=embeddings learns codes and dictionary: take solver=online_dictionary or adamw")
+        if isinstance(optimizer, OnlineDictionary) and stage.loss().weighting != "none":
+            raise UserError(
+                "solver=online_dictionary reconstructs all pairs alike: set loss.weighting=none or solver=adamw"
+            )
+        if isinstance(optimizer, OnlineDictionary) and module.model.word_bias is not None:
+            raise UserError("solver=online_dictionary has no biases: set model.biases=false or solver=adamw")
         if stage.budget is not None or stage.admm is not None or len(stage.terms) > 1:
             raise UserError("task=embeddings has one penalty with a strength: leave out reg.budget, reg.admm and also")
 

@@ -109,6 +109,39 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(run, monkeypatch):
     np.testing.assert_array_equal(registry.load(resumed.folder).vectors, registry.load(whole.folder).vectors)
 
 
+@pytest.mark.parametrize("solver", ["adamw", "adam", "adagrad", "sgd"])
+@pytest.mark.parametrize("reg", ["tree_l2", "l1"])
+def test_solvers_by_gradient_learn_sparse_codes_and_atoms_of_bounded_norm(solver, reg, run):
+    result = small(run, f"solver={solver}", "trainer.max_epochs=10", f"reg={reg}", "reg.strength=1", "batch=32")
+    model = registry.load(result.folder)
+    assert np.linalg.norm(model.atoms, axis=1).max() < 1 + 1e-6
+    assert 0 < result.metrics["nonzero"] < result.metrics["weights"]
+    objectives = [float(line.split()[5]) for line in result.output.splitlines() if "  objective " in line]
+    assert objectives[-1] < objectives[0]
+    if reg == "tree_l2":
+        alive = model.vectors != 0
+        assert not (alive[:, 2:8] & ~alive[:, [0, 0, 0, 1, 1, 1]]).any(), "a dimension lives only below living ones"
+
+
+def test_adamw_goes_on_to_the_same_numbers(run, monkeypatch):
+    options = ("solver=adamw", "batch=20")
+    whole = small(run, *options, folder="whole")
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, asks_to_stop(), VectorModule)
+        assert run(*TINY, *options, data=(), base=(), folder="run").status == 130
+    resumed = small(run, *options, "ckpt_path=last", folder="run")
+    np.testing.assert_array_equal(registry.load(resumed.folder).vectors, registry.load(whole.folder).vectors)
+
+
+def test_glove_fits_the_logarithms_of_frequent_pairs(run):
+    """With biases and weights by counts, the weighted squared errors are much lower with five dimensions than with one."""
+    options = ("solver=adamw", "trainer.max_epochs=30", "loss.weighting=glove", "features.association=log_count")
+    glove = (*options, "reg=none", "model.biases=true", "loss.most=20", "batch=16")
+    result = small(run, *glove, "model.dimensions=5", folder="glove")
+    flat = small(run, *glove, "model.dimensions=1", folder="flat")
+    assert result.metrics["objective"] < 0.85 * flat.metrics["objective"]
+
+
 def test_a_text_of_the_user_is_enough(run, tmp_path):
     (tmp_path / "text.txt").write_text("the cat saw the dog\nthe dog saw the cat\n" * 30)
     result = small(run, f"data.train={tmp_path / 'text.txt'}", "reg=tree_l2", "groups=forest", "groups.trees=4")
@@ -121,8 +154,11 @@ def test_a_text_of_the_user_is_enough(run, tmp_path):
     [
         (("model.dimensions=0", "reg=l1"), "model.dimensions is 0"),
         (("model.dimensions=30",), "2 trees with branching [3, 3] have 26 dimensions, the model has 30"),
-        (("solver=adagrad",), "take solver=online_dictionary"),
+        (("solver=fista", "batch=null"), "take solver=online_dictionary"),
         (("loss.weighting=glove",), "set loss.weighting=none"),
+        (("loss.weighting=glove", "solver=adamw"), "set features.association=log_count"),
+        (("model.biases=true",), "solver=online_dictionary has no biases"),
+        (("reg.every=2", "solver=adamw"), "reg.every=2 must be 1"),
         (("reg=group_lasso",), "groups=forest makes nested groups"),
         (("reg.budget=3",), "leave out reg.budget"),
         (("recipe=select_refit",), "task=embeddings has one stage"),
