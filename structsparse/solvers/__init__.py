@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from structsparse.solvers.overlaps import ADMM, Majorize
     from structsparse.solvers.owlqn import OWLQN
     from structsparse.solvers.quasi_newton import ProximalQuasiNewton
+    from structsparse.solvers.sampled_entries import SampledEntries
     from structsparse.solvers.scaled import ScaledAdagrad, ScaledSGD
     from structsparse.solvers.sgd import RowAdagrad, RowSGD
 
@@ -40,6 +41,7 @@ __all__ = [
     "ProximalQuasiNewton",
     "RowAdagrad",
     "RowSGD",
+    "SampledEntries",
     "ScaledAdagrad",
     "ScaledSGD",
     "Solver",
@@ -65,6 +67,7 @@ __getattr__, __dir__ = lazy_names(
         "overlaps": ("ADMM", "Majorize"),
         "owlqn": ("OWLQN",),
         "quasi_newton": ("ProximalQuasiNewton",),
+        "sampled_entries": ("SampledEntries",),
         "scaled": ("ScaledAdagrad", "ScaledSGD"),
         "sgd": ("RowAdagrad", "RowSGD"),
     },

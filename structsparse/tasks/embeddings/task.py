@@ -21,6 +21,7 @@ from structsparse.report.tables import Table
 from structsparse.solvers.base import solver_of
 from structsparse.solvers.columns import ColumnAdamW
 from structsparse.solvers.online_dictionary import OnlineDictionary, correlations
+from structsparse.solvers.sampled_entries import SampledEntries
 from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.tasks.embeddings import artifact, report
 from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
@@ -35,6 +36,7 @@ from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 
 DIMENSIONS = 52  # dimensions of word vectors if neither the model nor groups say how many
+OWN_STEPS = (OnlineDictionary, SampledEntries)
 BY_GRADIENT = (ColumnAdamW, RowSGD, RowAdagrad, torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
 TABLE = "model.table"  # name of the parameter with the codes, the only one that is penalised
 
@@ -155,14 +157,16 @@ class EmbeddingsTask(Task):
         self, stage: Stage, module: VectorModule, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
         """Task of word vectors: raise an error for solvers that cannot learn products, and for limits of the others."""
-        if not isinstance(optimizer, (OnlineDictionary, *BY_GRADIENT)):
-            raise UserError("task=embeddings learns codes and dictionary: take solver=online_dictionary or adamw")
-        if isinstance(optimizer, OnlineDictionary) and stage.loss().weighting != "none":
+        if not isinstance(optimizer, (*OWN_STEPS, *BY_GRADIENT)):
             raise UserError(
-                "solver=online_dictionary reconstructs all pairs alike: set loss.weighting=none or solver=adamw"
+                "task=embeddings learns codes and dictionary: take solver=online_dictionary, algorithm1 or adamw"
             )
-        if isinstance(optimizer, OnlineDictionary) and module.model.word_bias is not None:
-            raise UserError("solver=online_dictionary has no biases: set model.biases=false or solver=adamw")
+        if isinstance(optimizer, OWN_STEPS):
+            name = "algorithm1" if isinstance(optimizer, SampledEntries) else "online_dictionary"
+            if stage.loss().weighting != "none":
+                raise UserError(f"solver={name} has no weights of entries: set loss.weighting=none or solver=adamw")
+            if module.model.word_bias is not None:
+                raise UserError(f"solver={name} has no biases: set model.biases=false or solver=adamw")
         if stage.budget is not None or stage.admm is not None or len(stage.terms) > 1:
             raise UserError("task=embeddings has one penalty with a strength: leave out reg.budget, reg.admm and also")
 

@@ -123,8 +123,9 @@ def test_solvers_by_gradient_learn_sparse_codes_and_atoms_of_bounded_norm(solver
         assert not (alive[:, 2:8] & ~alive[:, [0, 0, 0, 1, 1, 1]]).any(), "a dimension lives only below living ones"
 
 
-def test_adamw_goes_on_to_the_same_numbers(run, monkeypatch):
-    options = ("solver=adamw", "batch=20")
+@pytest.mark.parametrize("solver", ["adamw", "algorithm1"])
+def test_other_solvers_go_on_to_the_same_numbers(solver, run, monkeypatch):
+    options = (f"solver={solver}", "batch=20")
     whole = small(run, *options, folder="whole")
     with monkeypatch.context() as patch:
         at_step(patch, 3, asks_to_stop(), VectorModule)
@@ -133,8 +134,15 @@ def test_adamw_goes_on_to_the_same_numbers(run, monkeypatch):
     np.testing.assert_array_equal(registry.load(resumed.folder).vectors, registry.load(whole.folder).vectors)
 
 
+def test_algorithm_1_finds_planted_trees(run):
+    options = ("solver=algorithm1", "trainer.max_epochs=60", "groups.branching=[2,2]", "reg.strength=4", "batch=200")
+    figures = small(run, *options, "data.planted.sentences=4000", "solver.lr=0.02").metrics
+    assert figures["planted_recall"] > 0.3
+    assert figures["explained"] > 0.4
+
+
 def test_glove_fits_the_logarithms_of_frequent_pairs(run):
-    """With biases and weights by counts, the weighted squared errors are much lower with five dimensions than with one."""
+    """With biases and weights by counts, the weighted errors are much lower with five dimensions than with one."""
     options = ("solver=adamw", "trainer.max_epochs=30", "loss.weighting=glove", "features.association=log_count")
     glove = (*options, "reg=none", "model.biases=true", "loss.most=20", "batch=16")
     result = small(run, *glove, "model.dimensions=5", folder="glove")
