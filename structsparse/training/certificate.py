@@ -79,9 +79,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
 @torch.no_grad()
 def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> float:
     """Certificate: the objective of training, which is the mean loss over all batches plus the penalties."""
-    weights = dict(module.named_parameters())
-    value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
-    return mean_loss(module, batches) + value
+    return mean_loss(module, batches) + module.penalty_value(penalties)
 
 
 @torch.no_grad()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import lightning
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from structsparse.penalties import Penalty
 from structsparse.solvers.base import solver_of
 from structsparse.training.callbacks.checkpoints import FORMAT
 from structsparse.weights.notes import notes_of
@@ -21,6 +22,7 @@ class TaskModule(lightning.LightningModule):
     score. A score has `counts`, which can be summed over processes, and a method `result()`."""
 
     host_only = False  # whether the model can run on the CPU only
+    dense = True  # whether parameters hold all penalised weights; if not, certificates have no gradients
 
     def __init__(
         self,
@@ -49,6 +51,11 @@ class TaskModule(lightning.LightningModule):
 
         With several processes, each returns the sum of its losses divided by the items of all processes."""
         raise NotImplementedError
+
+    def penalty_value(self, penalties: Mapping[str, Penalty]) -> float:
+        """Base Lightning module: the sum of the penalties, given by parameter name."""
+        weights = dict(self.named_parameters())
+        return sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
 
     def count(self, batch, score) -> None:
         """Base Lightning module: add the predictions for a batch to a score."""

@@ -24,7 +24,7 @@ from structsparse.kernels.features.cooccurrences import END, SKIPPED
 from structsparse.losses.reconstruction import SparseRows
 from structsparse.training.batches import Progress
 
-OPTIONS = {"min_count", "unknown", "window", "weighting", "association", "smoothing", "shift", "memory"}
+OPTIONS = {"min_count", "unknown", "window", "weighting", "association", "smoothing", "shift", "contexts", "memory"}
 TRAIN = "train"  # name of the part of the data that word vectors are learnt from
 WHOLE = 4096  # words in a batch of a pass over all words
 
@@ -34,7 +34,7 @@ class WordData:
     """The data of word vectors: words, and their associations with contexts (float32 [words, contexts])."""
 
     name: str
-    words: tuple[str, ...]  # falling frequency; the contexts are the same words
+    words: tuple[str, ...]  # falling frequency; the contexts are the first of them
     frequency: np.ndarray  # int64 [words]: how often each word occurs
     matrix: sparse.csr_array
     counts: np.ndarray | None  # float32 [entries]: how often word and context occur together; None: not needed
@@ -161,6 +161,8 @@ def prepare(corpus: RunningText | TextSplits, options: Mapping) -> WordData:
     counts = None
     if options["association"] == "log_count":
         counts = (counted.matrix.data / counted.scale).astype(np.float32)
+    if options["contexts"] is not None:
+        matrix, counts = _of_contexts(matrix, counts, options["contexts"])
     entries = counted.matrix.nnz
     lines = [
         *corpus.describe(),
@@ -169,6 +171,17 @@ def prepare(corpus: RunningText | TextSplits, options: Mapping) -> WordData:
     ]
     data = WordData(corpus.name, words, frequency, matrix, counts, tuple(lines), planted)
     return data if not data.pairs["dev"] else _compared_by_similarity(data)
+
+
+def _of_contexts(
+    matrix: sparse.csr_array, counts: np.ndarray | None, most: int
+) -> tuple[sparse.csr_array, np.ndarray | None]:
+    """Data of word vectors: the associations, and counts if any, with the most frequent contexts."""
+    if type(most) is not int or most < 1:
+        raise UserError(f"features.contexts is {most}, expected a number of at least 1, or null for all words")
+    if counts is not None:
+        counts = sparse.csr_array((counts, matrix.indices, matrix.indptr), shape=matrix.shape)[:, :most].data
+    return matrix[:, :most], counts
 
 
 def _compared_by_similarity(data: WordData) -> WordData:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 
 from structsparse.losses.reconstruction import SparseRows
 from structsparse.tasks.embeddings.data import WordData
 from structsparse.weights.columns import columns
+from structsparse.weights.sparse_columns import SparseColumns
 
 NOISE = 0.1  # standard deviation of the noise on the words that become the first atoms
 
@@ -15,11 +18,16 @@ NOISE = 0.1  # standard deviation of the noise on the words that become the firs
 class SparseCodes(nn.Module):
     """Word vectors as sparse codes: the association of a word and a context is about code . atoms[:, context].
 
-    With `biases`, a number for each word and one for each context are added, as in GloVe."""
+    With `biases`, a number for each word and one for each context are added, as in GloVe. With `sparse_codes`, the
+    table has no columns, and the codes are kept as sparse columns when they are final; before, they are zero."""
 
-    def __init__(self, dimensions: int, words: int, contexts: int, biases: bool = False) -> None:
+    def __init__(
+        self, dimensions: int, words: int, contexts: int, biases: bool = False, sparse_codes: bool = False
+    ) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.zeros(dimensions, words))  # the codes: a column for each word
+        self.codes = SparseColumns(dimensions, words) if sparse_codes else None
+        columns_of_table = 0 if sparse_codes else words
+        self.table = nn.Parameter(torch.zeros(dimensions, columns_of_table))  # the codes: a column for each word
         self.dictionary = nn.Parameter(torch.zeros(dimensions, contexts))  # an atom for each dimension
         self.word_bias = nn.Parameter(torch.zeros(1, words)) if biases else None
         self.context_bias = nn.Parameter(torch.zeros(1, contexts)) if biases else None
@@ -46,7 +54,11 @@ class SparseCodes(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         """Model of word vectors: the codes of some words, [dimensions, words]."""
-        return columns(self.table, words)
+        return columns(self.table, words) if self.codes is None else self.codes.columns(words)
+
+    def vectors(self) -> np.ndarray | sparse.csr_array:
+        """Model of word vectors: the codes of all words [words, dimensions], sparse if they are kept so."""
+        return self.table.detach().cpu().numpy().T if self.codes is None else self.codes.matrix()
 
     def factors(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """Model of word vectors: codes of some words and a dictionary, whose product is the reconstruction.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from structsparse.corpora.known.word_sets import Analogies, WordPairs
 
@@ -28,8 +29,13 @@ class AnalogyScore(NamedTuple):
     questions: int
 
 
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Evaluation of word vectors: the vectors [words, dimensions] divided by their norms; zero vectors stay zero."""
+def unit_rows(vectors: np.ndarray | sparse.csr_array) -> np.ndarray | sparse.csr_array:
+    """Evaluation of word vectors: the vectors [words, dimensions] divided by their norms; zero vectors stay zero.
+
+    The vectors may be sparse, and the result is then sparse too."""
+    if sparse.issparse(vectors):
+        norms = np.sqrt(vectors.multiply(vectors).sum(axis=1))
+        return sparse.diags_array(1 / np.where(norms > 0, norms, 1)).astype(np.float32) @ vectors
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
 
@@ -81,6 +87,7 @@ def _accuracy(unit: np.ndarray, codes: Mapping[str, int], questions: Sequence[tu
     for begin in range(0, len(known), QUESTIONS):
         part = known[begin : begin + QUESTIONS]
         answers = unit @ (unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]).T
+        answers = answers.toarray() if sparse.issparse(answers) else answers
         answers[part[:, :3].T, np.arange(len(part))] = -np.inf
         right += int((answers.argmax(axis=0) == part[:, 3]).sum())
     return AnalogyScore(right / len(known) if len(known) else float("nan"), len(known), len(questions))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
@@ -17,6 +18,7 @@ from structsparse.corpora.known.running_text import RunningText
 from structsparse.corpora.known.texts import TextSplits
 from structsparse.features import filters
 from structsparse.losses.reconstruction import PMIReconstruction
+from structsparse.penalties import Penalty
 from structsparse.report.tables import Table
 from structsparse.solvers.base import solver_of
 from structsparse.solvers.columns import ColumnAdamW
@@ -24,7 +26,7 @@ from structsparse.solvers.online_dictionary import OnlineDictionary, correlation
 from structsparse.solvers.sampled_entries import SampledEntries
 from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.tasks.embeddings import artifact, report
-from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
+from structsparse.tasks.embeddings.data import TRAIN, WHOLE, WordBatch, WordData, checked_options, prepare
 from structsparse.tasks.embeddings.groups import DimensionLayout, level_sizes, trees_of_dimensions
 from structsparse.tasks.embeddings.model import SparseCodes
 from structsparse.tasks.embeddings.predictor import WordVectors
@@ -38,17 +40,26 @@ from structsparse.training.terms import borne, place
 DIMENSIONS = 52  # dimensions of word vectors if neither the model nor groups say how many
 OWN_STEPS = (OnlineDictionary, SampledEntries)
 BY_GRADIENT = (ColumnAdamW, RowSGD, RowAdagrad, torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
+DENSE = 1 << 26  # numbers in the largest dense table of codes, unless model.sparse says more
 TABLE = "model.table"  # name of the parameter with the codes, the only one that is penalised
 
 
-def codes(data: WordData, dimensions: int | None, biases: bool = False, of_groups: int | None = None) -> SparseCodes:
+def codes(
+    data: WordData,
+    dimensions: int | None,
+    biases: bool = False,
+    sparse: bool | None = None,
+    of_groups: int | None = None,
+) -> SparseCodes:
     """Task of word vectors: make the model; without a number of dimensions it has those of the groups.
 
-    `of_groups` is the number of dimensions of the groups, None without groups."""
+    `of_groups` is the number of dimensions of the groups, None without groups. If `sparse` is None, codes are kept as
+    sparse columns where a dense table would have more than `DENSE` numbers."""
     count = next(number for number in (dimensions, of_groups, DIMENSIONS) if number is not None)
     if type(count) is not int or count < 1:
         raise UserError(f"model.dimensions is {count}, expected a number of at least 1")
-    return SparseCodes(count, data.items, data.matrix.shape[1], biases)
+    sparse = count * data.items > DENSE if sparse is None else sparse
+    return SparseCodes(count, data.items, data.matrix.shape[1], biases, sparse)
 
 
 class VectorModule(TaskModule):
@@ -65,6 +76,18 @@ class VectorModule(TaskModule):
     ) -> None:
         super().__init__(loss, optimizer, lambda: VectorScore(figure_names(data)), (TABLE,), final_lr, fingerprint)
         self.model = model
+
+    @property
+    def dense(self) -> bool:
+        """Module of word vectors: whether the table has the codes of all words."""
+        return self.model.codes is None
+
+    def penalty_value(self, penalties: Mapping[str, Penalty]) -> float:
+        """Module of word vectors: the penalty of all codes, added up over parts if they are sparse columns."""
+        if self.dense:
+            return super().penalty_value(penalties)
+        parts = torch.arange(len(self.model.codes.starts) - 1).split(WHOLE)
+        return sum(float(penalty.value(self.model(words))) for penalty in penalties.values() for words in parts)
 
     @property
     def linear(self) -> bool:
@@ -89,9 +112,9 @@ class VectorModule(TaskModule):
 
     def count(self, batch: WordBatch, score: VectorScore) -> None:
         """Module of word vectors: evaluate all vectors on the sets of words of a part, dev or test."""
-        data, table = batch.source, self.model.table.detach().cpu()
+        data = batch.source
         figures = {"explained": explained(self.model, data)}
-        unit, known = unit_rows(table.T.numpy()), {word: k for k, word in enumerate(data.words)}
+        unit, known = unit_rows(self.model.vectors()), {word: k for k, word in enumerate(data.words)}
         sets = data.pairs.get(batch.part, [])
         for pairs in sets:
             figures[f"similarity_{pairs.name}"] = float(np.nan_to_num(similarity(unit, known, pairs).spearman))
@@ -111,11 +134,12 @@ def figure_names(data: WordData) -> list[str]:
 @torch.no_grad()
 def explained(model: SparseCodes, data: WordData) -> float:
     """Task of word vectors: the share of the squares of all associations that the model reconstructs."""
-    gained = 0.0
+    _, dictionary = model.factors(torch.arange(0, device=model.table.device))
+    dictionary, gained = dictionary.cpu(), 0.0
+    gram = dictionary @ dictionary.T
     for batch in data.whole(TRAIN):
-        table, dictionary = (part.cpu() for part in model.factors(batch.words.to(model.table.device)))
-        pull = correlations(data.matrix[batch.words.numpy()], dictionary)
-        gram = dictionary @ dictionary.T
+        table, _ = model.factors(batch.words.to(model.table.device))
+        table, pull = table.cpu(), correlations(data.matrix[batch.words.numpy()], dictionary)
         gained += float((2 * pull * table - table * (gram @ table)).sum(dtype=torch.float64))
     return gained / float(np.square(data.matrix.data, dtype=np.float64).sum())
 
@@ -161,6 +185,8 @@ class EmbeddingsTask(Task):
             raise UserError(
                 "task=embeddings learns codes and dictionary: take solver=online_dictionary, algorithm1 or adamw"
             )
+        if not module.dense and not isinstance(optimizer, OnlineDictionary):
+            raise UserError("codes as sparse columns need solver=online_dictionary, or set model.sparse=false")
         if isinstance(optimizer, OWN_STEPS):
             name = "algorithm1" if isinstance(optimizer, SampledEntries) else "online_dictionary"
             if stage.loss().weighting != "none":
@@ -180,41 +206,39 @@ class EmbeddingsTask(Task):
 
     def alive(self, result: StageResult) -> bool:
         """Task of word vectors: whether any code is nonzero."""
-        return bool((result.module.model.table != 0).any())
+        return csr_array(result.module.model.vectors()).nnz > 0
 
     def sparsity(self, data: WordData, first: StageResult, last: StageResult) -> dict[str, object]:
         """Task of word vectors: counts of words, dimensions and nonzero codes.
 
         For a planted corpus, the result has precision and recall of the dimensions too."""
-        table = last.module.model.table.detach()
-        living = table != 0
+        model = last.module.model
+        vectors = csr_array(model.vectors())
         counts = {
             "features": data.items,
-            "dimensions": len(table),
-            "weights": table.numel(),
-            "nonzero": int(living.sum()),
-            "rows_alive": int(living.any(dim=1).sum()),
-            "words_alive": int(living.any(dim=0).sum()),
+            "dimensions": model.dimensions,
+            "weights": model.dimensions * data.items,
+            "nonzero": vectors.nnz,
+            "rows_alive": len(np.unique(vectors.indices)),
+            "words_alive": int((np.diff(vectors.indptr) > 0).sum()),
         }
-        groups = first.group_count()
+        groups = first.group_count() if first.module.dense else None
         counts |= {} if groups is None else groups._asdict()
-        return counts | report.planted_scores(data, table.numpy())
+        return counts | (report.planted_scores(data, vectors.toarray().T) if data.planted else {})
 
     def write_report(
         self, folder: Path, data: WordData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
         """Task of word vectors: write the table of dimensions, with the words and contexts that define each."""
         model = last.module.model
-        arrays = [parameter.detach().numpy() for parameter in (model.table, model.dictionary)]
-        report.write_dimensions(folder, report.dimension_table(data, *arrays, _names(last)))
-        return report.dimension_table(data, *arrays, _names(last), report.FEW_WORDS)
+        codes, dictionary = csr_array(model.vectors().T), model.dictionary.detach().numpy()
+        report.write_dimensions(folder, report.dimension_table(data, codes, dictionary, _names(last)))
+        return report.dimension_table(data, codes, dictionary, _names(last), report.FEW_WORDS)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         """Task of word vectors: write the artifact; returns its size in bytes."""
         model, data = result.module.model, result.data
-        vectors = WordVectors.of(
-            data.words, data.frequency, model.table.detach().numpy(), model.dictionary.detach().numpy()
-        )
+        vectors = WordVectors.of(data.words, data.frequency, model.vectors().T, model.dictionary.detach().numpy())
         return artifact.save(folder, vectors)
 
 

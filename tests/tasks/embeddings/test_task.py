@@ -85,7 +85,7 @@ def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     planted = {"seed": 0, "trees": 2, "branching": 2, "size": 5, "sentences": 1500}
     corpus = running_text(None, "lines", "words", True, True, False, None, planted)
     features = {"min_count": 5, "unknown": True, "window": 5, "weighting": "none", "memory": None}
-    data = prepare(corpus, {**features, "association": "pmi", "smoothing": 1.0, "shift": 1.0})
+    data = prepare(corpus, {**features, "association": "pmi", "smoothing": 1.0, "shift": 1.0, "contexts": None})
     assert data.words == model.words
     atoms = torch.from_numpy(model.atoms).double()
     pull = atoms @ torch.from_numpy(data.matrix.toarray().T).double()
@@ -96,6 +96,27 @@ def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     summed = (errors**2).sum() / 2 + 0.5 * np.abs(model.vectors).sum()
     assert result.metrics["objective"] == pytest.approx(summed / len(model), rel=1e-5)
     assert result.metrics["explained"] == pytest.approx(1 - (errors**2).sum() / (data.matrix.data**2).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("reg", ["tree_l2", "l1", "tree_linf"])
+def test_overcomplete_codes_are_sparse_columns(reg, run, monkeypatch):
+    """More dimensions than contexts; the final codes are optimal for the dictionary, and the table has no columns."""
+    options = (f"reg={reg}", "groups.trees=6", "model.dimensions=78", "features.contexts=20", "reg.strength=0.2")
+    whole = small(run, *options, "model.sparse=true", folder="whole")
+    figures, model = whole.metrics, registry.load(whole.folder)
+    assert figures["stationarity"] < 1e-6
+    assert figures["dimensions"] == 78 > model.atoms.shape[1] == 20
+    assert 0 < figures["nonzero"] == model.codes.nnz < 0.5 * figures["weights"]
+    saved = whole.checkpoint("fit", "last")["state_dict"]
+    assert (saved["model.table"].numel(), len(saved["model.codes.values"])) == (0, model.codes.nnz)
+    dense = small(run, *options, "model.sparse=false", folder="dense").metrics
+    assert figures["objective"] == pytest.approx(dense["objective"], rel=0.02)
+    assert figures["explained"] == pytest.approx(dense["explained"], rel=0.02)
+    with monkeypatch.context() as patch:
+        at_step(patch, 2, asks_to_stop(), VectorModule)
+        assert run(*TINY, *options, "model.sparse=true", data=(), base=(), folder="run").status == 130
+    resumed = small(run, *options, "model.sparse=true", "ckpt_path=last", folder="run")
+    np.testing.assert_array_equal(registry.load(resumed.folder).vectors, model.vectors)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(run, monkeypatch):
@@ -166,6 +187,8 @@ def test_a_text_of_the_user_is_enough(run, tmp_path):
         (("loss.weighting=glove",), "set loss.weighting=none"),
         (("loss.weighting=glove", "solver=adamw"), "set features.association=log_count"),
         (("model.biases=true",), "solver=online_dictionary has no biases"),
+        (("model.sparse=true", "solver=adamw"), "set model.sparse=false"),
+        (("features.contexts=-1",), "features.contexts is -1"),
         (("reg.every=2", "solver=adamw"), "reg.every=2 must be 1"),
         (("reg=group_lasso",), "groups=forest makes nested groups"),
         (("reg.budget=3",), "leave out reg.budget"),
