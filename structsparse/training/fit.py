@@ -263,7 +263,7 @@ def _certified(objective: Objective, result: StageResult) -> StageResult:
 
     A certificate holds figures that bound how far the weights are from an optimum."""
     stage, figures = objective.stage, result.figures
-    if not stage.proven or not result.module.dense:
+    if not stage.proven or not result.module.certified:
         value = certificate.objective(result.module, result.data.whole("train"), result.penalties)
         proven = Certificate(objective=value, stationarity=figures.record.proof.kkt)
         return replace(result, figures=replace(figures, certificate=proven))

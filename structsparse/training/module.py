@@ -22,7 +22,7 @@ class TaskModule(lightning.LightningModule):
     score. A score has `counts`, which can be summed over processes, and a method `result()`."""
 
     host_only = False  # whether the model can run on the CPU only
-    dense = True  # whether parameters hold all penalised weights; if not, certificates have no gradients
+    certified = True  # whether the gradients at zero and at the final weights are computed, for certificates
 
     def __init__(
         self,

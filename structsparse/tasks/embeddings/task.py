@@ -78,13 +78,15 @@ class VectorModule(TaskModule):
         self.model = model
 
     @property
-    def dense(self) -> bool:
-        """Module of word vectors: whether the table has the codes of all words."""
-        return self.model.codes is None
+    def certified(self) -> bool:
+        """Module of word vectors: no gradients are computed for sparse columns of codes, nor at zero for biases.
+
+        At zero, all biases would be fitted first."""
+        return self.model.codes is None and self.model.word_bias is None
 
     def penalty_value(self, penalties: Mapping[str, Penalty]) -> float:
         """Module of word vectors: the penalty of all codes, added up over parts if they are sparse columns."""
-        if self.dense:
+        if self.model.codes is None:
             return super().penalty_value(penalties)
         parts = torch.arange(len(self.model.codes.starts) - 1).split(WHOLE)
         return sum(float(penalty.value(self.model(words))) for penalty in penalties.values() for words in parts)
@@ -185,7 +187,7 @@ class EmbeddingsTask(Task):
             raise UserError(
                 "task=embeddings learns codes and dictionary: take solver=online_dictionary, algorithm1 or adamw"
             )
-        if not module.dense and not isinstance(optimizer, OnlineDictionary):
+        if module.model.codes is not None and not isinstance(optimizer, OnlineDictionary):
             raise UserError("codes as sparse columns need solver=online_dictionary, or set model.sparse=false")
         if isinstance(optimizer, OWN_STEPS):
             name = "algorithm1" if isinstance(optimizer, SampledEntries) else "online_dictionary"
@@ -222,7 +224,7 @@ class EmbeddingsTask(Task):
             "rows_alive": len(np.unique(vectors.indices)),
             "words_alive": int((np.diff(vectors.indptr) > 0).sum()),
         }
-        groups = first.group_count() if first.module.dense else None
+        groups = None if model.codes is not None else first.group_count()
         counts |= {} if groups is None else groups._asdict()
         return counts | (report.planted_scores(data, vectors.toarray().T) if data.planted else {})
 

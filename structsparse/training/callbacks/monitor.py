@@ -52,7 +52,7 @@ class SparsityMonitor(lightning.Callback):
         parameters = dict(module.named_parameters())
         total = trainer.strategy.reduce(self.total.to(module.device), reduce_op="mean")  # mean over processes
         loss = float(total) / max(1, self.batches)
-        penalty = module.penalty_value(self.penalties)
+        penalty = sum(float(p.value(parameters[name])) for name, p in self.penalties.items())
         scalars = {"loss": loss, "penalty": penalty, "objective": loss + penalty}
         groups_alive = living_groups(self.penalties, parameters)
         for name, p in self.penalties.items():
