@@ -28,7 +28,8 @@ class ColumnAdamW(Solver):
     epoch has each of n columns once, in batches of b, the mean loss of a batch has n / b times the share of a column in
     the objective. The prox of the penalty is therefore of the columns of the batch, with n / b times the step.
 
-    `whole` is the learning rate of the other parameters, as a share of `lr`."""
+    `whole` is the learning rate of the other parameters, as a share of `lr`. If it is None, a table with several
+    rows has 1 / sqrt(columns), the size of an entry of a row of norm 1, and any other parameter has 1."""
 
     needs_each_prox = True
 
@@ -39,9 +40,9 @@ class ColumnAdamW(Solver):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        whole: float = 1.0,
+        whole: float | None = 1.0,
     ) -> None:
-        if not (min(lr, weight_decay, whole) >= 0 and eps > 0):
+        if not (min(lr, weight_decay, whole or 0.0) >= 0 and eps > 0):
             raise UserError("solver.lr, whole and weight_decay must be zero or positive, and solver.eps positive")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"solver.betas is {[*betas]}, expected two numbers from 0 to less than 1")
@@ -68,12 +69,18 @@ class ColumnAdamW(Solver):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     state = self._state(parameter, ())
-                    _, moved = _moved(group, group["lr"] * self.whole, parameter, parameter.grad, **state)
+                    _, moved = _moved(group, group["lr"] * self._share(parameter), parameter, parameter.grad, **state)
                     parameter.copy_(moved)
                 pending = notes_of(parameter).columns
                 if pending:
                     self._move_columns(group, parameter, pending)
         return loss
+
+    def _share(self, parameter: Tensor) -> float:
+        """AdamW on columns: the learning rate of a parameter that moves as a whole, as a share of `lr`."""
+        if self.whole is not None:
+            return self.whole
+        return parameter.shape[1] ** -0.5 if parameter.dim() == 2 and len(parameter) > 1 else 1.0
 
     def _move_columns(self, group: dict, table: Tensor, pending: list[ColumnGradient]) -> None:
         """AdamW on columns: the step of some columns of a table."""

@@ -69,6 +69,17 @@ def test_each_column_takes_its_own_steps_of_adamw(penalty):
     assert penalty == "none" or (together == 0).any()
 
 
+@pytest.mark.parametrize(("whole", "shares"), [(None, (1 / 3, 1, 1)), (0.2, (0.2, 0.2, 0.2))])
+def test_parameters_that_move_as_a_whole_have_a_share_of_the_rate(whole, shares):
+    """The first step of AdamW has the length of the rate in each entry."""
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((2, 9), (1, 9), (4,))]
+    solver = ColumnAdamW(parameters, lr=0.1, whole=whole)
+    sum(parameter.sum() for parameter in parameters).backward()
+    solver.step()
+    for parameter, share in zip(parameters, shares, strict=True):
+        torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, -0.1 * share))
+
+
 @torch.no_grad()
 def _prox_of_a_column(penalty, optimizer, column, share) -> None:
     state = optimizer.state[column]
