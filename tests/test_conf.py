@@ -161,6 +161,7 @@ DEFAULTS = {  # a command line under which each file of preset/_default is in fo
     "lm_fista": "task=lm",
     **{f"{part}_{reg}": f"task=lm reg={reg}" for part in ("lm", "ngram") for reg in LM_REGS},
     **{f"embeddings_{reg}": f"task=embeddings reg={reg}" for reg in (*LM_REGS, "overlap")},
+    "embeddings_adamw": "task=embeddings solver=adamw",
     **{f"{t}_{reg}": f"task={t} reg={reg}" for t in TASKS for reg in ("l1", "l2", "elastic_net")},
 }
 

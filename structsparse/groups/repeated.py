@@ -35,6 +35,7 @@ class RepeatedForest(Forest):
         if len(shape) != 2:
             raise UserError(f"{parameter} {tuple(shape)} has no columns, in each of which a forest would be repeated")
         super().__init__(parents, ids, names, shape[:1], weights, parameter)
+        self.host = self.parents.cpu().long(), self.own.ids.cpu()  # stays on the CPU, for other numbers of columns
         self.shape, self.names = torch.Size(shape), ColumnNames(names, shape[1])
         self.node_names = names
         self.weight, self.size = self.weight[:, None], self.size[:, None]
@@ -77,7 +78,7 @@ class RepeatedForest(Forest):
 
     def maxima(self, W: Tensor) -> Tensor:
         """Repeated forest of groups: the largest absolute value of each subtree in each column: [nodes, columns]."""
-        return self.plain(W).maxima(W).view(-1, W.shape[1])
+        return self.plain(W).maxima(W).view(len(self.node_names), W.shape[1])
 
     def expand(self, values: Tensor, fill: float) -> Tensor:
         """Repeated forest of groups: expand values [nodes, columns] to one value per entry, [rows, columns].
@@ -108,20 +109,21 @@ class RepeatedForest(Forest):
         columns = W.shape[1]
         if columns not in self.scratch:
             self.scratch.clear()  # only the last number of columns is remembered
-            self.scratch[columns] = self._plain(columns).to(W.device)
+            forest = self._plain(columns).to(W.device)
+            forest.weight = self.weight.expand(-1, columns).flatten()
+            self.scratch[columns] = forest
         return self.scratch[columns]
 
     def _plain(self, columns: int) -> Forest:
-        """Repeated forest of groups: one forest over a table of so many columns.
+        """Repeated forest of groups: one forest over a table of so many columns, with weights of one.
 
         Node k of column c is node k * columns + c."""
         numbers = torch.arange(columns)
-        parents, ids = self.parents.cpu().long(), self.own.ids.cpu()
+        parents, ids = self.host
         below = torch.where(parents[:, None] < 0, -1, parents[:, None] * columns + numbers).flatten()
         owners = torch.where(ids[:, None] < 0, -1, ids[:, None] * columns + numbers)
-        weight = self.weight.cpu().expand(-1, columns).flatten()
         names = ColumnNames(self.node_names, columns)
-        return Forest(below, owners, names, (self.shape[0], columns), weight, self.parameter)
+        return Forest(below, owners, names, (self.shape[0], columns), "one", self.parameter)
 
     def _by_level(self, values: Tensor) -> Sequence[Tensor]:
         """Repeated forest of groups: values [nodes, columns] of each level, in level order."""

@@ -78,7 +78,7 @@ class PMIReconstruction(nn.Module):
         if self.weighting == "entries":
             return torch.ones_like(rows.values[part])
         if rows.counts is None:
-            raise UserError("loss.weighting=glove needs the counts of the entries")
+            raise UserError("loss.weighting=glove needs the counts of the entries: set features.association=log_count")
         return (rows.counts[part] / self.most).clamp(max=1.0).pow(self.power).to(rows.values.dtype)
 
     @staticmethod

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +54,16 @@ class RowParts(NamedTuple):
     squares: Tensor  # float64 [rows]: for each row, the coefficient of half its squared norm
     cover: Cover | None  # the groups of rows; None: no groups
     reach: Tensor  # float64 [groups]: for each group of rows, the coefficient of its norm
+
+
+class ColumnForest(NamedTuple):
+    """A penalty that is the same in each column of a table: an elastic net, and norms of the subtrees of a forest."""
+
+    place: np.ndarray  # int32 [rows], the node of each row, in level order
+    above: np.ndarray  # int32 [nodes], the place of the parent; -1: a root
+    weight: np.ndarray  # float64 [nodes], the strength of the norm of each subtree
+    cut: float  # strength of the absolute values
+    ridge: float  # strength of half the squares
 
 
 class Penalty(nn.Module, ABC):
@@ -266,6 +277,13 @@ class Penalty(nn.Module, ABC):
         parts = self.cut_and_ridge()
         nothing = torch.zeros(0, dtype=torch.float64)
         return parts and RowParts(parts[0], torch.full((rows,), parts[1], dtype=torch.float64), None, nothing)
+
+    def column_forest(self, rows: int) -> ColumnForest | None:
+        """Penalty base class: the penalty of a table as the same elastic net and forest of groups in each column.
+
+        `rows` is the number of rows of the table. The result is None if the penalty has no such form."""
+        parts, nodes = self.cut_and_ridge(), np.arange(rows, dtype=np.int32)
+        return None if parts is None else ColumnForest(nodes, np.full_like(nodes, -1), np.zeros(rows), *parts)
 
     def without_groups(self) -> Penalty | None:
         """Penalty base class: the same penalty without its group norms.

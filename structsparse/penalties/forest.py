@@ -14,7 +14,7 @@ from structsparse import prox
 from structsparse.base.errors import UserError
 from structsparse.groups import Forest, Partition
 from structsparse.kernels.memory import power_sum
-from structsparse.penalties.base import Penalty, checked, past_signs, residual
+from structsparse.penalties.base import ColumnForest, Penalty, checked, past_signs, residual
 from structsparse.prox import Steps
 from structsparse.prox.forest import shrink_subtrees_
 
@@ -122,6 +122,14 @@ class TreeGroupLasso(_ForestPenalty):
     def _prox_(self, W: Tensor, strength: Tensor, steps: Steps) -> Tensor:
         """Forest penalty: the prox of Euclidean norms of subtrees at the given strength, in place."""
         return prox.forest_shrink_(W, self.groups, strength * (1 - self.mix), strength * self.mix, steps, self.accuracy)
+
+    def column_forest(self, rows: int) -> ColumnForest | None:
+        """Forest penalty: its weights and nodes, if each column of the table has the same forest and no free rows."""
+        groups, strength = self.groups, float(self.strength)
+        if not groups.repeated or groups.free:
+            return None
+        weight = groups.in_levels(groups.weight[:, 0].double()).numpy() * strength * (1 - self.mix)
+        return ColumnForest(groups.places.numpy(), groups.above.numpy(), weight, strength * float(self.mix), 0.0)
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from structsparse.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from structsparse.solvers.base import Solver, TorchSolver, solver_of
+    from structsparse.solvers.columns import ColumnAdamW
     from structsparse.solvers.dual_averaging import RDA, AdagradRDA
     from structsparse.solvers.few_values import ProxOnly, StraightThrough, Tied
     from structsparse.solvers.fista import FISTA, AcceleratedSGD
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from structsparse.solvers.overlaps import ADMM, Majorize
     from structsparse.solvers.owlqn import OWLQN
     from structsparse.solvers.quasi_newton import ProximalQuasiNewton
+    from structsparse.solvers.sampled_entries import SampledEntries
     from structsparse.solvers.scaled import ScaledAdagrad, ScaledSGD
     from structsparse.solvers.sgd import RowAdagrad, RowSGD
     from structsparse.solvers.truncated_svd import TruncatedSVD
@@ -30,6 +32,7 @@ __all__ = [
     "RDA",
     "AcceleratedSGD",
     "AdagradRDA",
+    "ColumnAdamW",
     "LinearFit",
     "Majorize",
     "OnlineDictionary",
@@ -39,6 +42,7 @@ __all__ = [
     "ProximalQuasiNewton",
     "RowAdagrad",
     "RowSGD",
+    "SampledEntries",
     "ScaledAdagrad",
     "ScaledSGD",
     "Solver",
@@ -54,6 +58,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "base": ("Solver", "TorchSolver", "solver_of"),
+        "columns": ("ColumnAdamW",),
         "dual_averaging": ("RDA", "AdagradRDA"),
         "few_values": ("ProxOnly", "StraightThrough", "Tied"),
         "fista": ("FISTA", "AcceleratedSGD"),
@@ -64,6 +69,7 @@ __getattr__, __dir__ = lazy_names(
         "overlaps": ("ADMM", "Majorize"),
         "owlqn": ("OWLQN",),
         "quasi_newton": ("ProximalQuasiNewton",),
+        "sampled_entries": ("SampledEntries",),
         "scaled": ("ScaledAdagrad", "ScaledSGD"),
         "sgd": ("RowAdagrad", "RowSGD"),
         "truncated_svd": ("TruncatedSVD",),

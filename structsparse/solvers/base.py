@@ -109,6 +109,10 @@ class Capabilities:
     def place_(self, group: dict, parameter: Tensor) -> None:
         """Solver interface: apply the postponed updates to a parameter, just before the prox."""
 
+    def prox_(self, penalty: Penalty, parameter: Tensor, steps: float | Tensor) -> None:
+        """Solver interface: apply the prox of a penalty after a step, to the part of the parameter that has moved."""
+        penalty.prox_(parameter, steps)
+
     # --- methods of solvers that apply the penalties within the steps
 
     def attach(self, penalties: Mapping[Tensor, Penalty], support: Mapping[Tensor, Tensor] | None = None) -> None:

@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
 from structsparse.penalties import Penalty
+from structsparse.solvers.active_codes import active_codes
 from structsparse.solvers.base import Proof, Solver
 from structsparse.solvers.sparse_codes import sparse_codes, violations
+from structsparse.weights.sparse_columns import SparseColumns
 
 BLOCK = 32  # atoms that are updated from one product of matrices
 DEAD = 1e-6  # an atom is replaced if the sum of its squared codes is at most this share of the mean over atoms
 SINGLE = 1e-5  # tolerance to which final codes are computed in float32, before they are in float64
+FEW = 512  # items whose codes are computed together by active sets
 ITEMS = 4096  # items whose codes are computed together at the end
 
 
@@ -41,6 +44,7 @@ class CodedModel(Protocol):
 
     table: nn.Parameter
     dictionary: nn.Parameter
+    codes: SparseColumns | None  # if given, the final codes are kept there, and the table has no columns
 
 
 class OnlineDictionary(Solver):
@@ -98,22 +102,45 @@ class OnlineDictionary(Solver):
     @torch.no_grad()
     def sweep(self, model: CodedModel, loss: nn.Module, batch: ItemBatch) -> Tensor:
         """Online dictionary learning: learn from a batch; returns the mean loss of its items before the atoms move."""
-        table, dictionary, source = model.table, model.dictionary, batch.source
-        items = batch.words.numpy()
-        rows = source.matrix[items]
-        pull, gram = correlations(rows, dictionary), dictionary @ dictionary.T
-        penalty, unit = self.penalties[table], source.matrix.shape[0]
-        codes = sparse_codes(gram, pull, penalty, unit, table[:, batch.words].contiguous(), **self.each)
-        table[:, batch.words] = codes
-        errors = _squares(rows) - 2 * (pull * codes).sum(dim=0) + (codes * (gram @ codes)).sum(dim=0)
+        dictionary, source = model.dictionary, batch.source
+        rows = source.matrix[batch.words.numpy()]
+        encode = self._encode if model.codes is None else self._encode_sparsely
+        gained, gram, pull = encode(model, batch, rows)
+        errors = _squares(rows) - gained
         state = self._statistics(dictionary, batch.epoch)
-        state["gram"] += codes @ codes.T
-        state["pull"] += torch.from_numpy(np.ascontiguousarray((rows.T @ codes.T.numpy()).T))
+        state["gram"] += gram
+        state["pull"] += pull
         spare = iter(errors.argsort(descending=True).tolist())
         for _ in range(self.rounds):
             self._update_atoms(dictionary, state, rows, spare)
         self.task, self.worst = (model, source), None
-        return errors.sum() / 2 / len(items)
+        return errors.sum() / 2 / rows.shape[0]
+
+    def _encode(self, model: CodedModel, batch: ItemBatch, rows: sparse.csr_array) -> tuple[Tensor, Tensor, Tensor]:
+        """Online dictionary learning: compute the codes of a batch, which go to the table.
+
+        Returns how much the squared error of each item falls, and the statistics A A' and A X' of the codes."""
+        table, dictionary = model.table, model.dictionary
+        pull, gram = correlations(rows, dictionary), dictionary @ dictionary.T
+        start = table[:, batch.words].contiguous()
+        codes = sparse_codes(gram, pull, self.penalties[table], batch.source.matrix.shape[0], start, **self.each)
+        table[:, batch.words] = codes
+        gained = (codes * (2 * pull - gram @ codes)).sum(dim=0)
+        return gained, codes @ codes.T, torch.from_numpy(np.ascontiguousarray((rows.T @ codes.T.numpy()).T))
+
+    def _encode_sparsely(
+        self, model: CodedModel, batch: ItemBatch, rows: sparse.csr_array
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Online dictionary learning: the same by active sets, with sparse codes that are not kept."""
+        dictionary, penalty, unit = model.dictionary, self.penalties[model.table], batch.source.matrix.shape[0]
+        gram, found = dictionary @ dictionary.T, []
+        for begin in range(0, rows.shape[0], FEW):
+            pull = correlations(rows[begin : begin + FEW], dictionary)
+            found.append(active_codes(gram, pull, penalty, unit, **self.each))
+        codes = sparse.vstack([part.codes for part in found], format="csr")
+        gained = torch.from_numpy(np.concatenate([part.gained for part in found]))
+        statistics = ((codes.T @ codes).toarray(), (codes.T @ rows).toarray())
+        return gained, *map(torch.from_numpy, statistics)
 
     def _statistics(self, dictionary: Tensor, epoch: int) -> dict:
         """Online dictionary learning: the sums over batches of A A' ("gram") and A X' ("pull"), faded by epoch."""
@@ -159,6 +186,9 @@ class OnlineDictionary(Solver):
         if self.state[dictionary]["epoch"] + 1 < self.passes:
             return
         self.task = None
+        if model.codes is not None:
+            self._finish_sparsely(model, source)
+            return
         gram, unit = dictionary.double() @ dictionary.double().T, source.matrix.shape[0]
         single, first = gram.to(dictionary.dtype), {**self.last, "tolerance": max(SINGLE, self.last["tolerance"])}
         penalty, worst = self.penalties[model.table], 0.0
@@ -170,6 +200,21 @@ class OnlineDictionary(Solver):
             codes = sparse_codes(gram, pull, penalty, unit, start.double(), **self.last)
             worst = max(worst, float(violations(gram, pull, codes, penalty, unit).max()))
             model.table[:, part] = codes.to(model.table.dtype)
+        self.worst = worst
+
+    def _finish_sparsely(self, model: CodedModel, source: SparseItems) -> None:
+        """Online dictionary learning: compute the final codes of all items by active sets, in memory for nonzeros."""
+        dictionary, penalty, unit = model.dictionary, self.penalties[model.table], source.matrix.shape[0]
+        gram = dictionary.double() @ dictionary.double().T
+        single, first = gram.to(dictionary.dtype), {**self.last, "tolerance": max(SINGLE, self.last["tolerance"])}
+        columns, worst = [], 0.0
+        for begin in range(0, unit, FEW):
+            pull = correlations(source.matrix[begin : begin + FEW], dictionary)
+            start = active_codes(single, pull, penalty, unit, **first).codes
+            found = active_codes(gram, pull.double(), penalty, unit, start, **self.last)
+            columns.append(found.codes.astype(np.float32))
+            worst = max(worst, float(found.violation.max()))
+        model.codes.replace(columns)
         self.worst = worst
 
     def proof(self) -> Proof:

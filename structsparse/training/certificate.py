@@ -47,7 +47,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
     `module.step(batch)` must return the sum of the item losses, divided by `batch.items`."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if name in set(names)}
     gradients = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-    before = {name: notes_of(parameter).pending for name, parameter in parameters.items()}
+    before = {name: (notes_of(p).pending, notes_of(p).columns) for name, p in parameters.items()}
     others = [p for name, p in module.named_parameters() if name not in parameters and p.requires_grad]
     for parameter in others:
         parameter.requires_grad_(False)  # backward then computes only the requested gradients
@@ -58,7 +58,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
             batch = module.transfer_batch_to_device(batch, module.device, 0)
             items += batch.items
             for parameter in parameters.values():
-                notes_of(parameter).pending, parameter.grad = [], None
+                notes_of(parameter).pending, notes_of(parameter).columns, parameter.grad = [], None, None
             part = module.step(batch) * batch.items
             part.backward()
             loss += part.detach()
@@ -69,7 +69,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
                     gradients[name] += parameter.grad
     finally:
         for name, parameter in parameters.items():
-            notes_of(parameter).pending, parameter.grad = before[name], None
+            (notes_of(parameter).pending, notes_of(parameter).columns), parameter.grad = before[name], None
         for parameter in others:
             parameter.requires_grad_(True)
         module.zero_grad(set_to_none=True)
@@ -79,9 +79,7 @@ def mean_gradient(module, batches: Iterable, names: Sequence[str]) -> tuple[floa
 @torch.no_grad()
 def objective(module, batches: Iterable, penalties: Mapping[str, Penalty]) -> float:
     """Certificate: the objective of training, which is the mean loss over all batches plus the penalties."""
-    weights = dict(module.named_parameters())
-    value = sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
-    return mean_loss(module, batches) + value
+    return mean_loss(module, batches) + module.penalty_value(penalties)
 
 
 @torch.no_grad()

@@ -263,9 +263,10 @@ def _certified(objective: Objective, result: StageResult) -> StageResult:
 
     A certificate holds figures that bound how far the weights are from an optimum."""
     stage, figures = objective.stage, result.figures
-    if not stage.proven:
+    if not stage.proven or not result.module.certified:
         value = certificate.objective(result.module, result.data.whole("train"), result.penalties)
-        return replace(result, figures=replace(figures, certificate=Certificate(objective=value)))
+        proven = Certificate(objective=value, stationarity=figures.record.proof.kkt)
+        return replace(result, figures=replace(figures, certificate=proven))
     proof = figures.record.proof if stage.choose == "last" else Proof()  # solvers prove figures of the last model only
     if result.at_zero and proof.kkt is None:
         figures = replace(figures, residual_at_zero=residual_at_zero(result.penalties, result.at_zero))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import lightning
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from structsparse.penalties import Penalty
 from structsparse.solvers.base import solver_of
 from structsparse.training.callbacks.checkpoints import FORMAT
 from structsparse.weights.notes import notes_of
@@ -21,6 +22,7 @@ class TaskModule(lightning.LightningModule):
     score. A score has `counts`, which can be summed over processes, and a method `result()`."""
 
     host_only = False  # whether the model can run on the CPU only
+    certified = True  # whether the gradients at zero and at the final weights are computed, for certificates
 
     def __init__(
         self,
@@ -49,6 +51,11 @@ class TaskModule(lightning.LightningModule):
 
         With several processes, each returns the sum of its losses divided by the items of all processes."""
         raise NotImplementedError
+
+    def penalty_value(self, penalties: Mapping[str, Penalty]) -> float:
+        """Base Lightning module: the sum of the penalties, given by parameter name."""
+        weights = dict(self.named_parameters())
+        return sum(float(penalty.value(weights[name])) for name, penalty in penalties.items())
 
     def count(self, batch, score) -> None:
         """Base Lightning module: add the predictions for a batch to a score."""
@@ -121,7 +128,7 @@ class TaskModule(lightning.LightningModule):
         Penalised parameters get no weight decay."""
         apart: dict[bool, list] = {True: [], False: []}
         for name, parameter in self.named_parameters():
-            notes_of(parameter).pending = None
+            notes_of(parameter).pending = notes_of(parameter).columns = None
             apart[name in self.penalised].append(parameter)
         groups = [{"params": apart[True], "weight_decay": 0.0}, {"params": apart[False]}]
         optimizer = self.make_optimizer([group for group in groups if group["params"]])

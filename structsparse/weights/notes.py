@@ -24,6 +24,13 @@ class BagGradient(NamedTuple):
     residuals: Tensor  # [bags, labels], the residuals R
 
 
+class ColumnGradient(NamedTuple):
+    """The gradient of some columns of a table, noted on the table parameter until a solver applies it."""
+
+    indices: Tensor  # int64 [columns], each column at most once
+    gradient: Tensor  # [rows, columns]
+
+
 class RowScale(NamedTuple):
     """Note on a weight table with scale factors: the weights of row group g are factors[g] times the stored rows."""
 
@@ -37,6 +44,7 @@ class ParameterNotes:
 
     # if a list, `bag_sum` appends gradients by bags (lists of table rows) to it, instead of setting `.grad`
     pending: list[BagGradient] | None = None
+    columns: list[ColumnGradient] | None = None  # the same for `weights.columns`, with gradients of single columns
     scale: RowScale | None = None  # set while a solver stores the table as factors times rows
     grows: GrowingTable | None = None  # the module that adds and removes rows of this weight table
     # estimated second derivatives of the loss, up to a common factor; broadcastable to the parameter

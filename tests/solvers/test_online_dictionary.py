@@ -1,5 +1,7 @@
 """Online dictionary learning: each step against a dense loop, the learnt objective beside SPAMS, dead atoms."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,7 @@ from structsparse.base.errors import UserError
 from structsparse.penalties import L1
 from structsparse.solvers import OnlineDictionary
 from structsparse.solvers.sparse_codes import objective, sparse_codes
+from tests.support.runs import ROOT
 
 ATOMS, LENGTH, ITEMS, STRENGTH = 40, 60, 400, 0.15
 
@@ -34,7 +37,7 @@ class Model(nn.Module):
         rng = torch.Generator().manual_seed(seed)
         atoms = torch.randn(ATOMS, LENGTH, generator=rng)
         self.dictionary = nn.Parameter(atoms / atoms.norm(dim=1, keepdim=True))
-        self.table = nn.Parameter(torch.zeros(ATOMS, items))
+        self.table, self.codes = nn.Parameter(torch.zeros(ATOMS, items)), None
 
 
 def source(items: int = ITEMS, seed: int = 1) -> Source:
@@ -161,3 +164,45 @@ def test_a_restored_solver_goes_on_to_the_same_atoms():
 def test_bad_options_get_one_sentence(options, message):
     with pytest.raises(UserError, match=message):
         solver_of(Model(), **options)
+
+
+MEMORY = """
+import resource
+import sys
+import numpy as np
+import torch
+from scipy import sparse
+from structsparse.penalties import L1
+from structsparse.solvers import OnlineDictionary
+from structsparse.tasks.embeddings.model import SparseCodes
+from tests.solvers.test_online_dictionary import Batch, Source
+
+torch.manual_seed(0)
+items, cut, rng = 60_000, float(sys.argv[1]), np.random.default_rng(0)
+columns = rng.integers(0, 50, (items, 3))
+matrix = sparse.csr_array((np.ones(items * 3, np.float32), columns.ravel(), np.arange(items + 1) * 3), (items, 50))
+matrix.sum_duplicates()
+model = SparseCodes(1000, items, 50, sparse_codes=True)
+torch.nn.init.normal_(model.dictionary)
+model.dictionary.data /= model.dictionary.norm(dim=1, keepdim=True)
+solver = OnlineDictionary([model.table, model.dictionary], passes=1, final_tolerance=1e-2)
+solver.attach({model.table: L1(cut / items)})
+solver.sweep(model, None, Batch(Source(matrix), torch.arange(600)))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+solver.flush()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(len(model.codes.values), (peak - before) * 1024)
+"""
+
+
+def test_the_memory_of_sparse_columns_follows_their_nonzeros():
+    """A dense table of 1,000 x 60,000 codes would be 240 MB."""
+    found = []
+    for cut in ("1.3", "0.9"):
+        program = [sys.executable, "-c", MEMORY, cut]
+        output = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        found.append([int(number) for number in output.split()])
+    (few, least), (many, most) = found
+    assert 0 < few < 0.5 * many
+    assert most < 90e6 + 40 * many
+    assert least < 90e6 + 40 * few

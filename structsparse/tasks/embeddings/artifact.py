@@ -63,7 +63,8 @@ def load(folder: Path, description: dict) -> WordVectors:
     with errors_in(folder / WEIGHTS):
         tensors = read_tensors((folder / WEIGHTS).read_bytes(), description["sha256"])
         codes = _codes(tensors, len(words), dimensions)
-        atoms = take(tensors, "dictionary", ["float32"], (dimensions, len(words)))
+        contexts = min(len(words), tensors["dictionary"].shape[-1]) if "dictionary" in tensors else len(words)
+        atoms = take(tensors, "dictionary", ["float32"], (dimensions, contexts))
         frequency = take(tensors, "frequency", ["int64"], (len(words),))
         if tensors:
             raise UserError(f"tensor {min(tensors)} has no place in word vectors")

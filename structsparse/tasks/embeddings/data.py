@@ -27,7 +27,7 @@ from structsparse.kernels.features.cooccurrences import END, SKIPPED
 from structsparse.losses.reconstruction import SparseRows
 from structsparse.training.batches import Progress
 
-OPTIONS = {"min_count", "unknown", "window", "weighting", "association", "smoothing", "shift", "memory"}
+OPTIONS = {"min_count", "unknown", "window", "weighting", "association", "smoothing", "shift", "contexts", "memory"}
 TRAIN = "train"  # name of the part of the data that word vectors are learnt from
 WHOLE = 4096  # words in a batch of a pass over all words
 
@@ -37,7 +37,7 @@ class WordData:
     """The data of word vectors: words, and their associations with contexts (float32 [words, contexts])."""
 
     name: str
-    words: tuple[str, ...]  # falling frequency; the contexts are the same words
+    words: tuple[str, ...]  # falling frequency; the contexts are the first of them
     frequency: np.ndarray  # int64 [words]: how often each word occurs
     matrix: sparse.csr_array
     counts: np.ndarray | None  # float32 [entries]: how often word and context occur together; None: not needed
@@ -110,9 +110,19 @@ class WordBatch:
         self.part, self.words, self.items, self.epoch, self.source = part, words, len(words), epoch, source
         self.sentences = torch.arange(0)
 
-    def to(self, device: torch.device) -> WordBatch:
-        """Data of word vectors: the same batch; word vectors are trained on the CPU, where their data are."""
-        return self
+    @cached_property
+    def rows(self) -> SparseRows:
+        """Data of word vectors: the associations of the words, on their device."""
+        rows = self.source.rows(self.words.cpu().numpy())
+        return SparseRows(*(None if part is None else part.to(self.words.device) for part in rows))
+
+    def to(self, device: torch.device | str) -> WordBatch:
+        """Data of word vectors: the batch on a device; its associations are gathered on the CPU."""
+        if self.words.device == torch.device(device):
+            return self
+        moved = WordBatch(self.part, self.words.to(device), self.epoch, self.source)
+        moved.rows = SparseRows(*(None if part is None else part.to(device) for part in self.rows))
+        return moved
 
 
 class WordBatches(Progress):
@@ -159,6 +169,8 @@ def prepare(corpus: RunningText | TextSplits, options: Mapping) -> WordData:
     counts = None
     if options["association"] == "log_count":
         counts = (counted.matrix.data / counted.scale).astype(np.float32)
+    if options["contexts"] is not None:
+        matrix, counts = _of_contexts(matrix, counts, options["contexts"])
     entries = counted.matrix.nnz
     lines = [
         *corpus.describe(),
@@ -172,6 +184,17 @@ def prepare(corpus: RunningText | TextSplits, options: Mapping) -> WordData:
         )
     data = WordData(corpus.name, words, frequency, matrix, counts, tuple(lines), planted)
     return data if not data.pairs["dev"] else _compared_by_similarity(data)
+
+
+def _of_contexts(
+    matrix: sparse.csr_array, counts: np.ndarray | None, most: int
+) -> tuple[sparse.csr_array, np.ndarray | None]:
+    """Data of word vectors: the associations, and counts if any, with the most frequent contexts."""
+    if type(most) is not int or most < 1:
+        raise UserError(f"features.contexts is {most}, expected a number of at least 1, or null for all words")
+    if counts is not None:
+        counts = sparse.csr_array((counts, matrix.indices, matrix.indptr), shape=matrix.shape)[:, :most].data
+    return matrix[:, :most], counts
 
 
 def _compared_by_similarity(data: WordData) -> WordData:

@@ -118,10 +118,12 @@ class WordVectors(VectorTable):
     words: tuple[str, ...]
     frequency: np.ndarray  # int64 [words]: how often each word occurred in the text
     codes: sparse.csr_array  # float32 [words, dimensions]
-    atoms: np.ndarray  # float32 [dimensions, contexts]; the contexts are the words
+    atoms: np.ndarray  # float32 [dimensions, contexts]; the contexts are the first words
 
     @classmethod
-    def of(cls, words: Sequence[str], frequency: np.ndarray, table: np.ndarray, dictionary: np.ndarray) -> WordVectors:
+    def of(
+        cls, words: Sequence[str], frequency: np.ndarray, table: np.ndarray | sparse.sparray, dictionary: np.ndarray
+    ) -> WordVectors:
         """Word vectors: make the predictor from the codes [dimensions, words] and the dictionary of a model."""
         codes = sparse.csr_array(table.T.astype(np.float32))
         return cls(tuple(words), np.asarray(frequency, np.int64), codes, dictionary.astype(np.float32))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from structsparse.base.files import write_text
 from structsparse.report.tables import Table, markdown, tsv
@@ -16,13 +17,14 @@ MATCH = 0.5  # a dimension matches the planted node with the most similar words,
 
 
 def dimension_table(
-    data: WordData, codes: np.ndarray, dictionary: np.ndarray, names: list[str], most: int = MOST_WORDS
+    data: WordData, codes: csr_array, dictionary: np.ndarray, names: list[str], most: int = MOST_WORDS
 ) -> Table:
     """Report on word vectors: for each dimension, its nonzero codes and the words and contexts with the largest ones.
 
     `codes` is [dimensions, words] and `dictionary` is [dimensions, contexts]. At most `most` words are shown."""
     rows = []
-    for name, code, atom in zip(names, codes, dictionary, strict=True):
+    for k, (name, atom) in enumerate(zip(names, dictionary, strict=True)):
+        code = codes[[k]].toarray()[0]
         living = int((code != 0).sum())
         rows.append((name, living, living / len(code), _largest(data, code, most), _largest(data, atom, most)))
     return Table(("dimension", "words", "share", "words with large codes", "contexts"), rows)
@@ -31,8 +33,9 @@ def dimension_table(
 def _largest(data: WordData, numbers: np.ndarray, most: int) -> str:
     """Report on word vectors: the words with the largest numbers of the main sign of a dimension."""
     signed = numbers * main_sign(numbers)
-    order = np.argsort(-signed, kind="stable")[:most]
-    return " ".join(data.words[k] for k in order.tolist() if signed[k] > 0)
+    positive = np.flatnonzero(signed > 0)
+    order = positive[np.argsort(-signed[positive], kind="stable")[:most]]
+    return " ".join(data.words[k] for k in order.tolist())
 
 
 def main_sign(numbers: np.ndarray) -> float:

@@ -50,6 +50,7 @@ def _means(unit: np.ndarray, codes: Mapping[str, int], documents: Documents) -> 
     owner = np.repeat(np.arange(len(documents)), documents.lengths)[number >= 0]
     number = number[number >= 0]
     counts = np.bincount(owner, minlength=len(documents))
-    shape = len(documents), len(unit)
+    shape = len(documents), unit.shape[0]
     table = sparse.csr_array((1 / counts[owner], (owner, number)), shape=shape)
-    return np.asarray(table @ unit, np.float64), counts > 0
+    means = table @ unit
+    return np.asarray(means.toarray() if sparse.issparse(means) else means, np.float64), counts > 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from structsparse.corpora.known.word_sets import Analogies, Completion, WordPairs
 
@@ -35,8 +36,13 @@ class AnalogyScore(NamedTuple):
     questions: int
 
 
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Evaluation of word vectors: the vectors [words, dimensions] divided by their norms; zero vectors stay zero."""
+def unit_rows(vectors: np.ndarray | sparse.csr_array) -> np.ndarray | sparse.csr_array:
+    """Evaluation of word vectors: the vectors [words, dimensions] divided by their norms; zero vectors stay zero.
+
+    The vectors may be sparse, and the result is then sparse too."""
+    if sparse.issparse(vectors):
+        norms = np.sqrt(vectors.multiply(vectors).sum(axis=1))
+        return sparse.diags_array(1 / np.where(norms > 0, norms, 1)).astype(np.float32) @ vectors
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
 
@@ -122,6 +128,7 @@ def analogy_answers(unit: np.ndarray, codes: Mapping[str, int], questions: Seque
     for begin in range(0, len(coded), QUESTIONS):
         part = coded[begin : begin + QUESTIONS]
         nearness = unit @ (unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]).T
+        nearness = nearness.toarray() if sparse.issparse(nearness) else nearness
         nearness[part[:, :3].T, np.arange(len(part))] = -np.inf
         right.append(nearness.argmax(axis=0) == part[:, 3])
     values = np.zeros(len(questions))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from structsparse.base.errors import UserError
@@ -17,10 +18,15 @@ from structsparse.corpora.known.running_text import RunningText
 from structsparse.corpora.known.texts import TextSplits
 from structsparse.features import filters
 from structsparse.losses.reconstruction import PMIReconstruction
+from structsparse.penalties import Penalty
 from structsparse.report.tables import Table
+from structsparse.solvers.base import solver_of
+from structsparse.solvers.columns import ColumnAdamW
 from structsparse.solvers.online_dictionary import OnlineDictionary, correlations
+from structsparse.solvers.sampled_entries import SampledEntries
+from structsparse.solvers.sgd import RowAdagrad, RowSGD
 from structsparse.tasks.embeddings import artifact, report
-from structsparse.tasks.embeddings.data import TRAIN, WordBatch, WordData, checked_options, prepare
+from structsparse.tasks.embeddings.data import TRAIN, WHOLE, WordBatch, WordData, checked_options, prepare
 from structsparse.tasks.embeddings.groups import (
     DimensionLayout,
     level_sizes,
@@ -38,23 +44,32 @@ from structsparse.training.task import Task
 from structsparse.training.terms import borne, place
 
 DIMENSIONS = 52  # dimensions of word vectors if neither the model nor groups say how many
+OWN_STEPS = (OnlineDictionary, SampledEntries)
+BY_GRADIENT = (ColumnAdamW, RowSGD, RowAdagrad, torch.optim.SGD, torch.optim.Adam)  # AdamW is an Adam
+DENSE = 1 << 26  # numbers in the largest dense table of codes, unless model.sparse says more
 TABLE = "model.table"  # name of the parameter with the codes, the only one that is penalised
 
 
-def codes(data: WordData, dimensions: int | None, of_groups: int | None = None) -> SparseCodes:
+def codes(
+    data: WordData,
+    dimensions: int | None,
+    biases: bool = False,
+    sparse: bool | None = None,
+    of_groups: int | None = None,
+) -> SparseCodes:
     """Task of word vectors: make the model; without a number of dimensions it has those of the groups.
 
-    `of_groups` is the number of dimensions of the groups, None without groups."""
+    `of_groups` is the number of dimensions of the groups, None without groups. If `sparse` is None, codes are kept as
+    sparse columns where a dense table would have more than `DENSE` numbers."""
     count = next(number for number in (dimensions, of_groups, DIMENSIONS) if number is not None)
     if type(count) is not int or count < 1:
         raise UserError(f"model.dimensions is {count}, expected a number of at least 1")
-    return SparseCodes(count, data.items, data.matrix.shape[1])
+    sparse = count * data.items > DENSE if sparse is None else sparse
+    return SparseCodes(count, data.items, data.matrix.shape[1], biases, sparse)
 
 
 class VectorModule(TaskModule):
     """The Lightning module of word vectors, which trains and scores `SparseCodes`."""
-
-    host_only = True
 
     def __init__(
         self,
@@ -69,23 +84,45 @@ class VectorModule(TaskModule):
         self.model = model
 
     @property
+    def certified(self) -> bool:
+        """Module of word vectors: no gradients are computed for sparse columns of codes, nor at zero for biases.
+
+        At zero, all biases would be fitted first."""
+        return self.model.codes is None and self.model.word_bias is None
+
+    def penalty_value(self, penalties: Mapping[str, Penalty]) -> float:
+        """Module of word vectors: the penalty of all codes, added up over parts if they are sparse columns."""
+        if self.model.codes is None:
+            return super().penalty_value(penalties)
+        parts = torch.arange(len(self.model.codes.starts) - 1).split(WHOLE)
+        return sum(float(penalty.value(self.model(words))) for penalty in penalties.values() for words in parts)
+
+    @property
     def linear(self) -> bool:
         """Module of word vectors: whether reconstructions are linear in all parameters; they are products of two."""
         return False
 
+    def configure_optimizers(self):
+        """Module of word vectors: the optimizer; after a step by gradients, the norms of atoms are limited to 1."""
+        configured = super().configure_optimizers()
+        if solver_of(configured["optimizer"]).slopes:
+            configured["optimizer"].register_step_post_hook(lambda *_: self.model.constrain_())
+        return configured
+
     def training_step(self, batch: WordBatch, batch_idx: int) -> Tensor:
-        """Module of word vectors: let the solver learn the codes of a batch and the dictionary; returns the loss."""
-        return self.optimizers(use_pl_optimizer=False).sweep(self.model, self.loss, batch)
+        """Module of word vectors: the loss of a batch, from which a solver without gradients learns at once."""
+        solver = solver_of(self.optimizers(use_pl_optimizer=False))
+        return self.step(batch) if solver.slopes else solver.sweep(self.model, self.loss, batch)
 
     def step(self, batch: WordBatch) -> Tensor:
         """Module of word vectors: the mean loss over the words of a batch."""
-        return self.model.loss(self.loss, batch.words, batch.source.rows(batch.words.numpy())) / batch.items
+        return self.model.loss(self.loss, batch.words, batch.rows) / batch.items
 
     def count(self, batch: WordBatch, score: VectorScore) -> None:
         """Module of word vectors: evaluate all vectors on the sets of words of a part, dev or test."""
-        data, table = batch.source, self.model.table.detach()
+        data = batch.source
         figures = {"explained": explained(self.model, data)}
-        unit, known = unit_rows(table.T.numpy()), {word: k for k, word in enumerate(data.words)}
+        unit, known = unit_rows(self.model.vectors()), {word: k for k, word in enumerate(data.words)}
         sets = data.pairs.get(batch.part, [])
         for pairs in sets:
             figures[f"similarity_{pairs.name}"] = float(np.nan_to_num(similarity(unit, known, pairs).spearman))
@@ -107,10 +144,12 @@ def figure_names(data: WordData) -> list[str]:
 @torch.no_grad()
 def explained(model: SparseCodes, data: WordData) -> float:
     """Task of word vectors: the share of the squares of all associations that the model reconstructs."""
-    gram, gained = model.dictionary @ model.dictionary.T, 0.0
+    _, dictionary = model.factors(torch.arange(0, device=model.table.device))
+    dictionary, gained = dictionary.cpu(), 0.0
+    gram = dictionary @ dictionary.T
     for batch in data.whole(TRAIN):
-        table = model(batch.words)
-        pull = correlations(data.matrix[batch.words.numpy()], model.dictionary)
+        table, _ = model.factors(batch.words.to(model.table.device))
+        table, pull = table.cpu(), correlations(data.matrix[batch.words.numpy()], dictionary)
         gained += float((2 * pull * table - table * (gram @ table)).sum(dtype=torch.float64))
     return gained / float(np.square(data.matrix.data, dtype=np.float64).sum())
 
@@ -151,11 +190,19 @@ class EmbeddingsTask(Task):
     def check_solver(
         self, stage: Stage, module: VectorModule, optimizer: torch.optim.Optimizer, support: Mapping[str, Tensor]
     ) -> None:
-        """Task of word vectors: raise an error for all solvers but online dictionary learning, and for its limits."""
-        if not isinstance(optimizer, OnlineDictionary):
-            raise UserError("task=embeddings learns codes and dictionary in turn: take solver=online_dictionary")
-        if stage.loss().weighting != "none":
-            raise UserError("solver=online_dictionary reconstructs all pairs alike: set loss.weighting=none")
+        """Task of word vectors: raise an error for solvers that cannot learn products, and for limits of the others."""
+        if not isinstance(optimizer, (*OWN_STEPS, *BY_GRADIENT)):
+            raise UserError(
+                "task=embeddings learns codes and dictionary: take solver=online_dictionary, algorithm1 or adamw"
+            )
+        if module.model.codes is not None and not isinstance(optimizer, OnlineDictionary):
+            raise UserError("codes as sparse columns need solver=online_dictionary, or set model.sparse=false")
+        if isinstance(optimizer, OWN_STEPS):
+            name = "algorithm1" if isinstance(optimizer, SampledEntries) else "online_dictionary"
+            if stage.loss().weighting != "none":
+                raise UserError(f"solver={name} has no weights of entries: set loss.weighting=none or solver=adamw")
+            if module.model.word_bias is not None:
+                raise UserError(f"solver={name} has no biases: set model.biases=false or solver=adamw")
         if stage.budget is not None or stage.admm is not None or len(stage.terms) > 1:
             raise UserError("task=embeddings has one penalty with a strength: leave out reg.budget, reg.admm and also")
 
@@ -169,41 +216,39 @@ class EmbeddingsTask(Task):
 
     def alive(self, result: StageResult) -> bool:
         """Task of word vectors: whether any code is nonzero."""
-        return bool((result.module.model.table != 0).any())
+        return csr_array(result.module.model.vectors()).nnz > 0
 
     def sparsity(self, data: WordData, first: StageResult, last: StageResult) -> dict[str, object]:
         """Task of word vectors: counts of words, dimensions and nonzero codes.
 
         For a planted corpus, the result has precision and recall of the dimensions too."""
-        table = last.module.model.table.detach()
-        living = table != 0
+        model = last.module.model
+        vectors = csr_array(model.vectors())
         counts = {
             "features": data.items,
-            "dimensions": len(table),
-            "weights": table.numel(),
-            "nonzero": int(living.sum()),
-            "rows_alive": int(living.any(dim=1).sum()),
-            "words_alive": int(living.any(dim=0).sum()),
+            "dimensions": model.dimensions,
+            "weights": model.dimensions * data.items,
+            "nonzero": vectors.nnz,
+            "rows_alive": len(np.unique(vectors.indices)),
+            "words_alive": int((np.diff(vectors.indptr) > 0).sum()),
         }
-        groups = first.group_count()
+        groups = None if model.codes is not None else first.group_count()
         counts |= {} if groups is None else groups._asdict()
-        return counts | report.planted_scores(data, table.numpy())
+        return counts | (report.planted_scores(data, vectors.toarray().T) if data.planted else {})
 
     def write_report(
         self, folder: Path, data: WordData, results: Sequence[StageResult], last: StageResult
     ) -> Table | None:
         """Task of word vectors: write the table of dimensions, with the words and contexts that define each."""
         model = last.module.model
-        arrays = [parameter.detach().numpy() for parameter in (model.table, model.dictionary)]
-        report.write_dimensions(folder, report.dimension_table(data, *arrays, _names(last)))
-        return report.dimension_table(data, *arrays, _names(last), report.FEW_WORDS)
+        codes, dictionary = csr_array(model.vectors().T), model.dictionary.detach().numpy()
+        report.write_dimensions(folder, report.dimension_table(data, codes, dictionary, _names(last)))
+        return report.dimension_table(data, codes, dictionary, _names(last), report.FEW_WORDS)
 
     def export(self, folder: Path, result: StageResult, console: Console) -> int | None:
         """Task of word vectors: write the artifact; returns its size in bytes."""
         model, data = result.module.model, result.data
-        vectors = WordVectors.of(
-            data.words, data.frequency, model.table.detach().numpy(), model.dictionary.detach().numpy()
-        )
+        vectors = WordVectors.of(data.words, data.frequency, model.vectors().T, model.dictionary.detach().numpy())
         return artifact.save(folder, vectors)
 
 

@@ -61,7 +61,7 @@ class SparsityMonitor(lightning.Callback):
                 scalars[f"rows_alive/{name}"] = int(living.flatten(1).any(dim=1).sum())
             scalars[f"weights_alive/{name}"] = int(living.sum())
             if p.groups is not None:
-                if len(p.groups) <= MOST_GROUPS:
+                if 0 < len(p.groups) <= MOST_GROUPS:
                     self.norms[name].append(p.groups.norms(parameters[name]).flatten().tolist())
                 scalars[f"groups_alive/{name}"] = int(groups_alive[name].sum())
         self.latest = scalars
@@ -86,7 +86,7 @@ class SparsityMonitor(lightning.Callback):
                 shown = living.clamp(-_WIDEST, _WIDEST)
                 board.add_histogram(f"{self.stage}/weights/{name}", shown, trainer.current_epoch)
             groups = penalty.groups
-            if groups is None or len(groups.names) > MOST_GROUPS:
+            if groups is None or not 0 < len(groups.names) <= MOST_GROUPS:
                 continue
             figure = norm_heatmap(self.norms[name], groups.names)
             board.add_figure(f"{self.stage}/group_norms/{name}", figure, trainer.current_epoch)

@@ -141,7 +141,8 @@ class ProximalStep(lightning.Callback):
 
     def shrink(self, name: str, parameter: Tensor, steps: Steps) -> None:
         """Proximal step: apply the prox of the penalty of one parameter, in place."""
-        self.penalties[name].prox_(parameter, steps)
+        solver, _, _ = self.targets[name]
+        solver.prox_(self.penalties[name], parameter, steps)
 
     def on_validation_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         """Proximal step: before a validation, apply the prox with the accumulated thresholds."""

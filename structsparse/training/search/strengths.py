@@ -70,7 +70,7 @@ def _needs_no_critical(objective: Objective) -> bool:
     discrete = all(penalty.discrete for penalty in penalties)
     growing = any(notes_of(parameter).grows is not None for parameter in module.parameters())
     without_strength = unpenalised or objective.stage.budget is not None
-    return growing or discrete or (without_strength and not module.loss.smooth)
+    return growing or discrete or not module.certified or (without_strength and not module.loss.smooth)
 
 
 def _ridges(objective: Objective) -> dict[str, Penalty]:

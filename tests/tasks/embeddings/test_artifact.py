@@ -31,6 +31,13 @@ def test_a_model_is_read_as_it_was_written(tmp_path):
         np.testing.assert_array_equal(getattr(read, name), getattr(model, name))
 
 
+def test_there_may_be_fewer_contexts_than_words(tmp_path):
+    model = vectors(dimensions=12)
+    fewer = WordVectors(model.words, model.frequency, model.codes, model.atoms[:, :5])
+    artifact.save(tmp_path / "model", fewer)
+    np.testing.assert_array_equal(registry.load(tmp_path / "model").atoms, model.atoms[:, :5].astype(np.float32))
+
+
 def test_codes_take_bytes_in_proportion_to_their_nonzeros(tmp_path):
     sizes = {}
     for share in (0.05, 0.5):

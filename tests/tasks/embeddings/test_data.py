@@ -19,6 +19,7 @@ OPTIONS = {
     "association": "pmi",
     "smoothing": 1.0,
     "shift": 1.0,
+    "contexts": None,
     "memory": None,
 }
 TEXT = ["the cat saw the dog", "the dog saw a cat", "the end"]
@@ -48,6 +49,17 @@ def test_rare_words_can_be_left_out_but_keep_their_place():
     codes, words, _ = encoded(corpus().text, 2, unknown=False)
     assert words == ("the", "cat", "saw", "dog")
     assert codes.tolist() == [0, 1, 2, 0, 3, -2, 0, 3, 2, -1, 1, -2, 0, -1, -2]
+
+
+@pytest.mark.parametrize("association", ["pmi", "log_count"])
+def test_contexts_can_be_the_most_frequent_words_only(association):
+    whole, cut = (planted(association=association, contexts=contexts) for contexts in (None, 7))
+    np.testing.assert_array_equal(cut.matrix.toarray(), whole.matrix.toarray()[:, :7])
+    assert cut.items == whole.items
+    if association == "log_count":
+        np.testing.assert_allclose(np.log1p(cut.counts), cut.matrix.data, rtol=1e-5)
+    with pytest.raises(UserError, match=r"features\.contexts is 0"):
+        planted(contexts=0)
 
 
 def test_a_text_with_unk_has_it_once():

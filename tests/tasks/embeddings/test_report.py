@@ -42,7 +42,9 @@ def test_a_real_text_has_no_planted_scores():
 
 
 def test_a_dimension_is_defined_by_the_words_of_its_main_sign(tmp_path):
-    table = report.dimension_table(data(), codes(ROOT, LEFT, DEAD), codes(RIGHT, ROOT, DEAD), ["x", "y", "z"], most=2)
+    table = report.dimension_table(
+        data(), sparse.csr_array(codes(ROOT, LEFT, DEAD)), codes(RIGHT, ROOT, DEAD), ["x", "y", "z"], most=2
+    )
     assert [row[:4] for row in table.rows] == [("x", 5, 1.0, "a1 b2"), ("y", 3, 0.6, "a1 a2"), ("z", 0, 0.0, "")]
     assert [row[4] for row in table.rows] == ["b1 b2", "a1 b2", ""]
     report.write_dimensions(tmp_path, table)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.stats import spearmanr
 
 from structsparse.corpora.known.word_sets import Analogies, Completion, WordPairs
@@ -23,6 +24,19 @@ def test_rank_correlations_of_resampled_pairs_are_those_of_repeated_pairs(seed):
     counts = rng.multinomial(30, np.full(30, 1 / 30), 20)
     expected = [spearmanr(np.repeat(left, times), np.repeat(right, times)).statistic for times in counts]
     np.testing.assert_allclose(spearman(left, right, counts), expected)
+
+
+def test_sparse_vectors_are_evaluated_like_dense_ones():
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(30, 9)) * (rng.random((30, 9)) < 0.5)).astype(np.float32)
+    vectors[4] = 0
+    dense, thin = unit_rows(vectors), unit_rows(sparse.csr_array(vectors))
+    np.testing.assert_allclose(thin.toarray(), dense, rtol=1e-6)
+    codes = {f"w{k}": k for k in range(30)}
+    pairs = WordPairs("set", tuple((f"w{k}", f"w{k + 7}", float(k % 5)) for k in range(20)))
+    assert similarity(thin, codes, pairs) == similarity(dense, codes, pairs)
+    asked = Analogies("test", {"semantic": tuple(tuple(f"w{k + j}" for j in range(4)) for k in range(20))})
+    assert analogies(thin, codes, asked) == analogies(dense, codes, asked)
 
 
 def test_similarity_is_of_pairs_with_known_words():

@@ -96,7 +96,7 @@ def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     planted = {"seed": 0, "trees": 2, "branching": 2, "size": 5, "sentences": 1500}
     corpus = running_text(None, "lines", "words", True, True, False, None, planted)
     features = {"min_count": 5, "unknown": True, "window": 5, "weighting": "none", "memory": None}
-    data = prepare(corpus, {**features, "association": "pmi", "smoothing": 1.0, "shift": 1.0})
+    data = prepare(corpus, {**features, "association": "pmi", "smoothing": 1.0, "shift": 1.0, "contexts": None})
     assert data.words == model.words
     atoms = torch.from_numpy(model.atoms).double()
     pull = atoms @ torch.from_numpy(data.matrix.toarray().T).double()
@@ -109,6 +109,27 @@ def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     assert result.metrics["explained"] == pytest.approx(1 - (errors**2).sum() / (data.matrix.data**2).sum(), rel=1e-5)
 
 
+@pytest.mark.parametrize("reg", ["tree_l2", "l1", "tree_linf"])
+def test_overcomplete_codes_are_sparse_columns(reg, run, monkeypatch):
+    """More dimensions than contexts; the final codes are optimal for the dictionary, and the table has no columns."""
+    options = (f"reg={reg}", "groups.trees=6", "model.dimensions=78", "features.contexts=20", "reg.strength=0.2")
+    whole = small(run, *options, "model.sparse=true", folder="whole")
+    figures, model = whole.metrics, registry.load(whole.folder)
+    assert figures["stationarity"] < 1e-6
+    assert figures["dimensions"] == 78 > model.atoms.shape[1] == 20
+    assert 0 < figures["nonzero"] == model.codes.nnz < 0.5 * figures["weights"]
+    saved = whole.checkpoint("fit", "last")["state_dict"]
+    assert (saved["model.table"].numel(), len(saved["model.codes.values"])) == (0, model.codes.nnz)
+    dense = small(run, *options, "model.sparse=false", folder="dense").metrics
+    assert figures["objective"] == pytest.approx(dense["objective"], rel=0.02)
+    assert figures["explained"] == pytest.approx(dense["explained"], rel=0.02)
+    with monkeypatch.context() as patch:
+        at_step(patch, 2, asks_to_stop(), VectorModule)
+        assert run(*TINY, *options, "model.sparse=true", data=(), base=(), folder="run").status == 130
+    resumed = small(run, *options, "model.sparse=true", "ckpt_path=last", folder="run")
+    np.testing.assert_array_equal(registry.load(resumed.folder).vectors, model.vectors)
+
+
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(run, monkeypatch):
     whole = small(run, folder="whole")
     with monkeypatch.context() as patch:
@@ -118,6 +139,47 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(run, monkeypatch):
     resumed = small(run, "ckpt_path=last", folder="run")
     assert resumed.result == whole.result
     np.testing.assert_array_equal(registry.load(resumed.folder).vectors, registry.load(whole.folder).vectors)
+
+
+@pytest.mark.parametrize("solver", ["adamw", "adam", "adagrad", "sgd"])
+@pytest.mark.parametrize("reg", ["tree_l2", "l1"])
+def test_solvers_by_gradient_learn_sparse_codes_and_atoms_of_bounded_norm(solver, reg, run):
+    result = small(run, f"solver={solver}", "trainer.max_epochs=10", f"reg={reg}", "reg.strength=1", "batch=32")
+    model = registry.load(result.folder)
+    assert np.linalg.norm(model.atoms, axis=1).max() < 1 + 1e-6
+    assert 0 < result.metrics["nonzero"] < result.metrics["weights"]
+    objectives = [float(line.split()[5]) for line in result.output.splitlines() if "  objective " in line]
+    assert objectives[-1] < objectives[0]
+    if reg == "tree_l2":
+        alive = model.vectors != 0
+        assert not (alive[:, 2:8] & ~alive[:, [0, 0, 0, 1, 1, 1]]).any(), "a dimension lives only below living ones"
+
+
+@pytest.mark.parametrize("solver", ["adamw", "algorithm1"])
+def test_other_solvers_go_on_to_the_same_numbers(solver, run, monkeypatch):
+    options = (f"solver={solver}", "batch=20")
+    whole = small(run, *options, folder="whole")
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, asks_to_stop(), VectorModule)
+        assert run(*TINY, *options, data=(), base=(), folder="run").status == 130
+    resumed = small(run, *options, "ckpt_path=last", folder="run")
+    np.testing.assert_array_equal(registry.load(resumed.folder).vectors, registry.load(whole.folder).vectors)
+
+
+def test_algorithm_1_finds_planted_trees(run):
+    options = ("solver=algorithm1", "trainer.max_epochs=60", "groups.branching=[2,2]", "reg.strength=4", "batch=200")
+    figures = small(run, *options, "data.planted.sentences=4000", "solver.lr=0.02").metrics
+    assert figures["planted_recall"] > 0.3
+    assert figures["explained"] > 0.4
+
+
+def test_glove_fits_the_logarithms_of_frequent_pairs(run):
+    """With biases and weights by counts, the weighted errors are much lower with five dimensions than with one."""
+    options = ("solver=adamw", "trainer.max_epochs=30", "loss.weighting=glove", "features.association=log_count")
+    glove = (*options, "reg=none", "model.biases=true", "loss.most=20", "batch=16")
+    result = small(run, *glove, "model.dimensions=5", folder="glove")
+    flat = small(run, *glove, "model.dimensions=1", folder="flat")
+    assert result.metrics["objective"] < 0.85 * flat.metrics["objective"]
 
 
 def test_a_text_of_the_user_is_enough(run, tmp_path):
@@ -134,8 +196,13 @@ def test_a_text_of_the_user_is_enough(run, tmp_path):
         (("model.dimensions=30",), "2 trees with branching [3, 3] have 26 dimensions, the model has 30"),
         (("solver=svd",), "solver=svd decomposes without a penalty: take reg=none"),
         (("solver=svd", "reg=none", "solver.power=2"), "solver.power is 2"),
-        (("solver=adagrad",), "take solver=online_dictionary"),
+        (("solver=fista", "batch=null"), "take solver=online_dictionary"),
         (("loss.weighting=glove",), "set loss.weighting=none"),
+        (("loss.weighting=glove", "solver=adamw"), "set features.association=log_count"),
+        (("model.biases=true",), "solver=online_dictionary has no biases"),
+        (("model.sparse=true", "solver=adamw"), "set model.sparse=false"),
+        (("features.contexts=-1",), "features.contexts is -1"),
+        (("reg.every=2", "solver=adamw"), "reg.every=2 must be 1"),
         (("reg=group_lasso",), "groups=forest makes nested groups"),
         (("reg.budget=3",), "leave out reg.budget"),
         (("recipe=select_refit",), "task=embeddings has one stage"),
