@@ -96,7 +96,7 @@ def test_the_codes_of_the_artifact_are_optimal_for_its_dictionary(run):
     planted = {"seed": 0, "trees": 2, "branching": 2, "size": 5, "sentences": 1500}
     corpus = running_text(None, "lines", "words", True, True, False, None, planted)
     features = {"min_count": 5, "unknown": True, "window": 5, "weighting": "none", "memory": None}
-    data = prepare(corpus, {**features, "association": "pmi", "smoothing": 1.0, "shift": 1.0, "contexts": None})
+    data = prepare(corpus, {**features, "association": "ppmi", "smoothing": 1.0, "shift": 1.0, "contexts": None})
     assert data.words == model.words
     atoms = torch.from_numpy(model.atoms).double()
     pull = atoms @ torch.from_numpy(data.matrix.toarray().T).double()
