@@ -1,4 +1,4 @@
-"""Priors of coefficients that drift in time: a chain w_1, ..., w_T per feature, with a scale and a smoothness of its own.
+"""Priors of coefficients that drift in time: a chain w_1, ..., w_T per feature, with its own scale and smoothness.
 
 Each prior is Gaussian given its parameters, p(w | scale, shape) = N(0, scale * Q(shape)^-1), with a tridiagonal Q:
 
