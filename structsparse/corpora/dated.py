@@ -51,14 +51,14 @@ class DatedCorpus:
     def __post_init__(self) -> None:
         if len(self.periods) < 3:
             raise UserError(
-                f"{self.name}: the items lie in {len(self.periods)} period{'s' * (len(self.periods) != 1)}, expected at "
-                "least 3: two to train on and one to forecast; choose a shorter data.period"
+                f"{self.name}: the items lie in {len(self.periods)} period{'s' * (len(self.periods) != 1)}, expected "
+                "at least 3: two to train on and one to forecast; choose a shorter data.period"
             )
-        first_held = len(self.periods) - self.held_out.test - (0 if self.held_out.join_dev else self.held_out.dev)
+        first_held = self.train_periods
         if first_held < 2:
             raise UserError(
-                f"{self.name}: {len(self.periods)} periods leave {max(first_held, 0)} to train on, expected at least 2; "
-                "lower data.test and data.dev, or choose a shorter data.period"
+                f"{self.name}: {len(self.periods)} periods leave {max(first_held, 0)} to train on, expected at least "
+                "2; lower data.test and data.dev, or choose a shorter data.period"
             )
 
     def __len__(self) -> int:

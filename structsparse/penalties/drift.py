@@ -130,12 +130,14 @@ class Drift(Penalty):
 
     @torch.no_grad()
     def prox_(self, W: Tensor, steps: Steps) -> Tensor:
-        """Drift penalty: the prox, in place: one tridiagonal system for each feature."""
+        """Drift penalty: the prox, in place: one tridiagonal system for each feature, whose solution is the change."""
         pull = 1 / torch.as_tensor(steps, dtype=W.dtype, device=W.device).expand_as(W)
-        chain, right = self.chains(W), pull * W
-        level = right.sum(dim=0) / (pull.sum(dim=0) + len(W) * chain.middle)
+        chain, slopes = self.chains(W), self.gradient(W)
         pivots = tridiagonal.factor(pull + chain.diagonal(len(W)), chain.off)
-        return W.copy_(torch.where(self.same, level, tridiagonal.solve_(pivots, chain.off, right)))
+        if self.any_tied:
+            level = (pull * W).sum(dim=0) / (pull.sum(dim=0) + len(W) * chain.middle)
+            return W.copy_(torch.where(self.same, level, W - tridiagonal.solve_(pivots, chain.off, slopes)))
+        return W.sub_(tridiagonal.solve_(pivots, chain.off, slopes))
 
     @torch.no_grad()
     def gap(self, W: Tensor, grad: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from structsparse.training import certificate, legality
 from structsparse.training.callbacks.budget import Budget
 from structsparse.training.callbacks.checkpoints import LAST, Checkpoints, StopAtNaN, checked_checkpoint
 from structsparse.training.callbacks.converged import StopWhenConverged
-from structsparse.training.callbacks.online import Counts, Mean
 from structsparse.training.callbacks.memory import MemorySteps
+from structsparse.training.callbacks.online import Counts, Mean
 from structsparse.training.callbacks.outer import Admm, OuterIterations
 from structsparse.training.callbacks.proximal import ProximalStep
 from structsparse.training.certificate import Certificate

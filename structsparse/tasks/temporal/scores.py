@@ -17,7 +17,7 @@ class DriftScore:
 
     def add(self, total: float, units: float) -> None:
         """Score of a drift model: add a sum over some units."""
-        self.counts = self.counts + (total, units)
+        self.counts += np.array([total, units])
 
     def result(self) -> dict[str, float]:
         """Score of a drift model: the mean figure by its name, and the number of units."""

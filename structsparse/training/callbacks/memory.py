@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import lightning
 from torch import Tensor
 
 from structsparse.penalties import Penalty
