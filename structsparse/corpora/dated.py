@@ -43,6 +43,7 @@ class DatedCorpus:
     reading: DocumentReading = field(default_factory=DocumentReading)
     effects: tuple[str, ...] = ()  # names of further columns of numbers
     values: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # float64 [items, effects]
+    known: np.ndarray | None = None  # int64 [items], the period in which a response becomes known; None: its own
     truth: Mapping[str, int] = field(default_factory=dict)  # planted class of each feature, by name
     columns: Mapping[str, str] = field(default_factory=lambda: {"text": "text", "response": "number"})  # of tables
     unit: str = "period"  # what a period is: year, quarter, month, week, day
@@ -61,22 +62,38 @@ class DatedCorpus:
                 "2; lower data.test and data.dev, or choose a shorter data.period"
             )
 
+        if 10 * len(self) < len(self.periods):
+            raise UserError(
+                f"{self.name}: {len(self):,} items in {len(self.periods):,} periods (data.period={self.unit}), "
+                "expected at least one item for ten periods; choose a longer data.period"
+            )
+
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def train_periods(self) -> int:
         """Dated corpus: the number of periods that are trained on, the first ones."""
-        held = self.held_out
-        return len(self.periods) - held.test - (0 if held.join_dev else held.dev)
+        return self._begin("test" if self.held_out.join_dev else "dev")
+
+    def _begin(self, part: str) -> int:
+        """Dated corpus: the first period of dev or test; only periods with items count as held out."""
+        filled, held = np.unique(self.period), self.held_out
+        count = held.test + (held.dev if part == "dev" else 0)
+        return int(filled[-count]) if count <= len(filled) else 0
 
     def parts(self) -> dict[str, np.ndarray]:
-        """Dated corpus: the numbers of the items of train, dev and test, in ascending order."""
-        test = len(self.periods) - self.held_out.test
-        dev = test - self.held_out.dev
-        period = self.period
-        masks = {"train": period < self.train_periods, "dev": (period >= dev) & (period < test), "test": period >= test}
-        return {part: np.flatnonzero(mask) for part, mask in masks.items()}
+        """Dated corpus: the numbers of the items of train, dev and test, in ascending order.
+
+        An item whose response becomes known only when test begins is not trained on: it would tell the future."""
+        dev, test, period = self._begin("dev"), self._begin("test"), self.period
+        known = period if self.known is None else np.maximum(period, self.known)
+        masks = {"train": known < self.train_periods, "dev": (period >= dev) & (period < test), "test": period >= test}
+        parts = {part: np.flatnonzero(mask) for part, mask in masks.items()}
+        for part, chosen in parts.items():
+            if len(chosen) == 0:
+                raise UserError(f"{self.name}: {part} has no items; change data.test, data.dev or data.period")
+        return parts
 
     def describe(self) -> list[str]:
         """Console lines on a dated corpus."""
@@ -84,9 +101,12 @@ class DatedCorpus:
         spread = f"{counts.min():,} to {counts.max():,} in each"
         span = self._span(0, len(self.periods))
         lines = [f"{len(self):,} items in {len(self.periods):,} periods ({span}), {spread}"]
-        test = len(self.periods) - self.held_out.test
+        test = self._begin("test")
         last = self.periods[self.train_periods - 1]
         lines.append(f"trained on {self.periods[0]} to {last}, tested on {self._span(test, len(self.periods))}")
+        if self.known is not None:
+            late = int(((self.period < self.train_periods) & (self.known >= self.train_periods)).sum())
+            lines.append(f"{late:,} items not trained on, whose responses become known only after {last}")
         return [*lines, *self.notes]
 
     def _span(self, begin: int, end: int) -> str:

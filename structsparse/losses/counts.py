@@ -26,13 +26,15 @@ class CountLoss(nn.Module):
 
 
 class PoissonCounts(CountLoss):
-    """Poisson loss of counts c with the expected number exp(f): exp(f) - c f, summed over the words of a document."""
+    """Poisson loss of counts c with the expected number exp(f): half the deviance, summed over a document's words.
+
+    For one word it is exp(f) - c f - (c - c log c)."""
 
     kind = "poisson"
 
     def forward(self, scores: Tensor, counts: Tensor) -> Tensor:
-        """Poisson loss of counts: the loss of each document, without terms of the counts alone."""
-        return (scores.exp() - counts * scores).sum(dim=1)
+        """Poisson loss of counts: the loss of each document."""
+        return (scores.exp() - counts * scores - counts + torch.xlogy(counts, counts)).sum(dim=1)
 
     def first(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Poisson loss of counts: the derivative by each score."""
@@ -52,13 +54,15 @@ class PoissonCounts(CountLoss):
 
 
 class MultinomialCounts(CountLoss):
-    """Multinomial loss of counts, whose probabilities are the softmax of the scores of a document."""
+    """Multinomial loss of counts, whose probabilities are the softmax of a document's scores: half the deviance."""
 
     kind = "multinomial"
 
     def forward(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Multinomial loss of counts: the loss of each document."""
-        return counts.sum(dim=1) * torch.logsumexp(scores, dim=1) - (counts * scores).sum(dim=1)
+        total = counts.sum(dim=1)
+        saturated = torch.xlogy(counts, counts).sum(dim=1) - torch.xlogy(total, total)
+        return total * torch.logsumexp(scores, dim=1) - (counts * scores).sum(dim=1) + saturated
 
     def first(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Multinomial loss of counts: the derivative by each score."""

@@ -67,7 +67,7 @@ def test_posterior_variances_are_those_of_dense_matrices():
             inverse = np.linalg.inv(precision) * np.ones((PERIODS, PERIODS))
         else:
             beside = np.eye(PERIODS, k=1) + np.eye(PERIODS, k=-1)
-            precision = np.diag(data + [first, *[middle] * (PERIODS - 2), last]) + off * beside
+            precision = np.diag(data + np.array([first, *[middle] * (PERIODS - 2), last])) + off * beside
             inverse = np.linalg.inv(precision)
         np.testing.assert_allclose(variances[:, k], np.diag(inverse), rtol=1e-9)
         np.testing.assert_allclose(covariances[:, k], np.diag(inverse, 1), rtol=1e-9)

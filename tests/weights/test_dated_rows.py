@@ -53,7 +53,8 @@ def test_counts_are_products_of_effects_and_words(living):
     table = rng.normal(size=(PERIODS, len(columns)))
     whole = np.zeros((PERIODS, 15))
     whole[:, columns] = table
-    expected = np.array([[e @ whole[t].reshape(3, words)[:, v] for v in range(words)] for e, t in zip(effects, period)])
+    tables = whole[period].reshape(7, 3, words)
+    expected = np.array([[effects[d] @ tables[d, :, v] for v in range(words)] for d in range(7)])
     np.testing.assert_allclose(design.scores(torch.from_numpy(table)), expected)
     numbers = rng.random((7, words))
     pull = np.zeros((PERIODS, 3, words))

@@ -22,7 +22,7 @@ from structsparse.training.batches import Progress
 from structsparse.weights.dated_rows import DatedCounts, DatedRows, Design
 
 OPTIONS = {"weighting", "log_ratio", "normalize", "min_count", "vocabulary", "extra", "group_strength"}
-OWN_OPTIONS = {"most", "smoothing"}  # options of features that drift models add to those of bags of words
+OWN_OPTIONS = {"most", "skip", "smoothing"}  # options of features that drift models add to those of bags of words
 EVERY = "(all)"  # name of the effect that every document has
 
 
@@ -297,7 +297,9 @@ def checked_options(features: Mapping) -> Mapping:
         )
     if features["extra"] is not None or features["log_ratio"] or features["vocabulary"] != "train":
         raise UserError("task=temporal takes the words of train alone: leave out features.extra, log_ratio, vocabulary")
-    most = features["most"]
+    most, skip = features["most"], features["skip"]
+    if type(skip) is not int or skip < 0:
+        raise UserError(f"features.skip is {skip}, expected a number of words of at least 0")
     if most is not None and (type(most) is not int or most < 1):
         raise UserError(f"features.most is {most}, expected a number of words of at least 1, or null for all")
     if not features["smoothing"] > 0:
@@ -306,15 +308,18 @@ def checked_options(features: Mapping) -> Mapping:
 
 
 def _bag(corpus: DatedCorpus, parts: Mapping[str, np.ndarray], options: Mapping) -> Bag:
-    """Data of a drift model: the bag of words of train, with its most frequent words alone if `most` says so."""
+    """Data of a drift model: the bag of words of train, with its most frequent words alone if `most` says so.
+
+    The very most frequent words are left out if `skip` says so."""
     documents = {part: corpus.documents.select(chosen) for part, chosen in parts.items()}
     splits = DocumentSplits(corpus.name, **documents, reading=corpus.reading)
     weighting = "counts" if corpus.response is None else options["weighting"]
     bag = words.bag(splits, weighting, False, options["min_count"])
-    counts, most = bag.layout.counts, options["most"]
-    if most is None or len(counts) <= most:
-        return bag
-    kept = np.sort(np.argsort(-counts, kind="stable")[:most])
+    counts, most, skip = bag.layout.counts, options["most"], options["skip"]
+    end = len(counts) if most is None else min(skip + most, len(counts))
+    if end <= skip:
+        raise UserError(f"{corpus.name}: {len(counts):,} words, all of them left out by features.skip={skip}; lower it")
+    kept = np.sort(np.argsort(-counts, kind="stable")[skip:end])
     return words.restricted(bag, kept)
 
 

@@ -210,7 +210,7 @@ class DriftPredictor:
 
     def evaluate(self, file: str | Path) -> dict[str, float]:
         """Drift model: the squared error or the accuracy of forecasts for a table with texts and responses."""
-        from structsparse.corpora.dated_files import table_rows
+        from structsparse.corpora.document_files import table_rows
 
         rows = [row for _, row in table_rows(Path(file))]
         name = self.columns["response"]
