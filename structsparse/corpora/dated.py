@@ -11,6 +11,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.documents import DocumentReading, Documents
 
 DEAD, CONSTANT, DRIFTING = 0, 1, 2  # classes of features
+SPARSEST = 100  # periods for each item at most
 KINDS = ("dead", "constant", "drifting")  # their names
 
 
@@ -62,10 +63,10 @@ class DatedCorpus:
                 "2; lower data.test and data.dev, or choose a shorter data.period"
             )
 
-        if 10 * len(self) < len(self.periods):
+        if SPARSEST * len(self) < len(self.periods):
             raise UserError(
                 f"{self.name}: {len(self):,} items in {len(self.periods):,} periods (data.period={self.unit}), "
-                "expected at least one item for ten periods; choose a longer data.period"
+                f"expected at least one for {SPARSEST} periods; choose a longer data.period"
             )
 
     def __len__(self) -> int:

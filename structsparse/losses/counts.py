@@ -16,6 +16,7 @@ class CountLoss(nn.Module):
 
     smooth = True
     quadratic = False
+    least_dispersion = 1.0  # counts vary at least as much as their model says
     kind: str
 
     def __init__(self, dispersion: float | None = 1.0) -> None:

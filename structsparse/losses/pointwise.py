@@ -13,6 +13,7 @@ class PointwiseLoss(nn.Module):
 
     smooth = True  # whether the gradient is continuous
     quadratic = False  # whether the loss is a quadratic function of the score
+    least_dispersion = 0.0  # the smallest dispersion that makes sense
     dispersion: float | None = 1.0  # what divides the loss in a likelihood: a number; None: a variance to be learnt
     kind: str  # name of the loss, for solvers that implement it themselves
 

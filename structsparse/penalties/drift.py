@@ -42,6 +42,7 @@ class Likelihood(NamedTuple):
     loss: Tensor  # the summed loss, without its dispersion
     pearson: Tensor | None  # sum of squared residuals over their variances for dispersion 1; None: dispersion is fixed
     items: int  # number of residuals
+    least: float = 0.0  # the smallest dispersion that makes sense
 
 
 class Drift(Penalty):
@@ -55,7 +56,7 @@ class Drift(Penalty):
     - share: which features share scale and shape: none, effect (all of an effect), all
     - weight, floor: parameters of the inverse gamma density of scales; both 0: 1 / scale, under which the best weights
       are zero in mode map
-    - tolerance: training ends once updates of the memory raise the objective by at most so much per item"""
+    - tolerance: training ends once updates of the memory raise the objective by at most so much per residual"""
 
     tables = ("periods",)
     remembers = True
@@ -181,7 +182,7 @@ class Drift(Penalty):
         self.shape.copy_(learnt.shape)
         if likelihood.pearson is not None:
             squares = likelihood.pearson + traces + NOISE_ITEMS * self.guess
-            self.noise.copy_(squares / (likelihood.items + NOISE_ITEMS))
+            self.noise.copy_((squares / (likelihood.items + NOISE_ITEMS)).clamp(min=likelihood.least))
         return Update(objective, before, self.shape.mean())
 
     def _noise_terms(self, items: int) -> Tensor:

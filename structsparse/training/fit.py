@@ -236,8 +236,8 @@ def _proximal_steps(objective: Objective) -> list[ProximalStep]:
         ]
     remembering = [penalty for penalty in objective.penalties.values() if penalty.remembers]
     if remembering:
-        tolerance, items = remembering[0].tolerance, objective.data.items
-        return [MemorySteps(objective.penalties, tolerance, items, stage.every, stage.warmup, support)]
+        tolerance = remembering[0].tolerance
+        return [MemorySteps(objective.penalties, tolerance, stage.every, stage.warmup, support)]
     if stage.budget is None:
         return [ProximalStep(objective.penalties, stage.every, stage.warmup, support)]
     if stage.warmup:

@@ -18,6 +18,7 @@ from structsparse.corpora.documents import DocumentSplits
 from structsparse.features import words
 from structsparse.features.words import Bag
 from structsparse.penalties.drift import PeriodLayout
+from structsparse.tasks.temporal.predictor import LEVEL
 from structsparse.training.batches import Progress
 from structsparse.weights.dated_rows import DatedCounts, DatedRows, Design
 
@@ -324,7 +325,9 @@ def _bag(corpus: DatedCorpus, parts: Mapping[str, np.ndarray], options: Mapping)
 
 
 def _row_items(corpus: DatedCorpus, train: np.ndarray, bag: Bag | None) -> RowItems:
-    """Data of a drift model: items with a response, whose features are words and effects."""
+    """Data of a drift model: items with a response, whose features are words and effects.
+
+    Beside words there is the feature LEVEL, which is 1 everywhere: the mean response may drift as well."""
     if len(train) == 0 or np.ptp(corpus.response[train]) == 0:
         raise UserError(
             f"{corpus.name}: the response is the same for all {len(train):,} items of train, so nothing can be learnt"
@@ -333,11 +336,14 @@ def _row_items(corpus: DatedCorpus, train: np.ndarray, bag: Bag | None) -> RowIt
     effects = [name.partition("=")[0] if "=" in name else "" for name in names]
     if bag is not None:
         blocks.insert(0, bag.matrix(corpus.documents).astype(np.float32))
-        names = [*bag.layout.words, *names]
-        effects = [" "] * len(bag.layout.words) + effects
+        blocks.append(sparse.csr_array(np.ones((len(corpus), 1), np.float32)))
+        names = [*bag.layout.words, *names, LEVEL]
+        effects = [" "] * len(bag.layout.words) + [*effects, LEVEL]
     matrix = sparse.csr_array(sparse.hstack([block for block in blocks if block.shape[1]], format="csr"))
     effect = np.unique(effects, return_inverse=True)[1].astype(np.int64)
     centre = np.asarray(matrix[train].sum(axis=0), np.float64) / len(train)
+    if bag is not None:
+        centre[-1] = 0.0
     return RowItems(tuple(names), effect, matrix, corpus.response, corpus.classes, centre)
 
 

@@ -19,6 +19,7 @@ from structsparse.corpora.documents import TOKENS, DocumentReading
 if TYPE_CHECKING:
     from structsparse.tasks.temporal.data import DriftData
 
+LEVEL = "(level)"  # name of the feature that is 1 for every text
 BAND = 1.96  # standard deviations to each side of a band, which covers 95 % of a normal density
 Row = str | Mapping[str, object]  # a text, or the columns of a row with the text among them
 
@@ -149,9 +150,8 @@ class DriftPredictor:
                 if word in words:
                     k = words[word]
                     result[n, k] = weighted(self.weighting, count) * self.factors[k]
-            if not isinstance(row, str):
-                for name, k in others:
-                    result[n, k] = column_value(row, name)
+            for name, k in others:
+                result[n, k] = 1.0 if name == LEVEL else column_value(row, name)
         return result
 
     def _counted(self, text: str) -> Counter:
@@ -230,10 +230,10 @@ def weighted(kind: str, count: int) -> float:
     return {"counts": float(count), "binary": 1.0, "log": math.log1p(count)}[kind]
 
 
-def column_value(row: Mapping[str, object], name: str) -> float:
+def column_value(row: Row, name: str) -> float:
     """Drift model: the value of the feature `column` or `column=value` in a row; values may be several, after `;`."""
     column, equals, value = name.partition("=")
-    if column not in row:
+    if isinstance(row, str) or column not in row:
         raise UserError(f"a row has no column {column!r}; expected all columns that the model was trained with")
     if not equals:
         return number(row[column], column)

@@ -78,7 +78,7 @@ class DriftModule(TaskModule):
         scores, y, loss = self.model(batch), batch.targets, self.loss
         curvature = batch.design.squares(loss.second(scores, y), len(self.model.table))
         pearson = loss.pearson(scores, y) if loss.dispersion is None else None
-        return Likelihood(curvature, loss(scores, y).sum(), pearson, y.numel())
+        return Likelihood(curvature, loss(scores, y).sum(), pearson, y.numel(), loss.least_dispersion)
 
     def count(self, batch: DatedBatch, score: DriftScore) -> None:
         """Module of drift models: add the errors of a batch to a score."""

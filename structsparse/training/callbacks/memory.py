@@ -27,19 +27,18 @@ class MemorySteps(ProximalStep):
     """Outer iterations of penalties with memory: callback that updates them after each epoch but the last one.
 
     In the last epoch, the weights are fitted to the memory that the checkpoint has. Training ends once the objective
-    rises by at most `tolerance` per item of the train part, three times in a row."""
+    rises by at most `tolerance` per residual, three times in a row."""
 
     def __init__(
         self,
         penalties: Mapping[str, Penalty],
         tolerance: float,
-        items: int,
         every: int | None = 1,
         warmup: int = 0,
         support: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__(penalties, every, warmup, support)
-        self.enough, self.calm, self.memory = tolerance * items, 0, []
+        self.tolerance, self.calm, self.memory = tolerance, 0, []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx: int) -> None:
         """Penalties with memory: after the last batch of an epoch, let them learn from the weights."""
@@ -61,7 +60,8 @@ class MemorySteps(ProximalStep):
         objective, noise, shape = (float(part) for part in penalty.outer_update(W, likelihood))
         before = self.memory[-1].objective if self.memory else -math.inf
         self.memory.append(Outer(epoch, objective, noise, shape))
-        self.calm = self.calm + 1 if abs(objective - before) <= self.enough else 0
+        calm = abs(objective - before) <= self.tolerance * likelihood.items
+        self.calm = self.calm + 1 if calm else 0
 
     def state_dict(self) -> dict:
         """Penalties with memory: records and counters, for a checkpoint; the memory is saved with the module."""
