@@ -11,6 +11,7 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.documents import DocumentReading, Documents
 
 DEAD, CONSTANT, DRIFTING = 0, 1, 2  # classes of features
+LEVEL = "(level)"  # name of the feature that is 1 for every text
 SPARSEST = 100  # periods for each item at most
 KINDS = ("dead", "constant", "drifting")  # their names
 

@@ -14,7 +14,6 @@ from structsparse.base.errors import UserError
 from structsparse.corpora.dated import DatedCorpus, HeldOut
 from structsparse.corpora.document_files import content_of, table_rows
 from structsparse.corpora.documents import DocumentReading, tokenize
-from structsparse.corpora.planted.drift import planted_drift
 from structsparse.corpora.series import UNITS, parsed, period_name, period_of, precision, read_series, too_fine
 
 IN_NAME = r"(\d{4}-\d{2}-\d{2}|\d{8}|\d{4})"  # the first date in a file name
@@ -72,14 +71,6 @@ class DatedOptions:
             raise UserError("data.response names a column and data.response_series a file; set one of them to null")
         if self.classes is not None and len({*map(str, self.classes)}) != 2:
             raise UserError(f"data.classes is {list(self.classes)}, expected two classes; several are not supported")
-
-
-def dated(train: str | None, planted: Mapping[str, object], **options) -> DatedCorpus:
-    """Read dated items from the user's files, or draw a planted corpus (data=dated)."""
-    if train is None:
-        return planted_drift(**planted)
-    path, chosen = find_path(train), DatedOptions(**options)
-    return corpus_of("dated", folder_items(path, chosen) if path.is_dir() else table_items(path, chosen), chosen)
 
 
 # --- reading

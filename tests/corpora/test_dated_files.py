@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.dated_files import dated
+from structsparse.corpora.known.dated import dated
 from structsparse.corpora.series import parsed, period_name, period_of, read_series
 
 OPTIONS = {
-    "planted": {}, "text": "text", "date": "date", "date_format": None, "response": "number", "classes": None,
+    "corpus": None, "planted": {},
+    "text": "text", "date": "date", "date_format": None, "response": "number", "classes": None,
     "effects": [], "series": {}, "lag": 0, "response_series": None, "period": "year", "min_documents": 1,
     "min_words": 0, "test": 1, "dev": 1, "join_dev": True, "tokens": "words", "lower": True,
 }  # fmt: skip

@@ -13,12 +13,11 @@ from scipy import sparse
 from torch import Tensor
 
 from structsparse.base.errors import UserError
-from structsparse.corpora.dated import KINDS, DatedCorpus
+from structsparse.corpora.dated import KINDS, LEVEL, DatedCorpus
 from structsparse.corpora.documents import DocumentSplits
 from structsparse.features import words
 from structsparse.features.words import Bag
 from structsparse.penalties.drift import PeriodLayout
-from structsparse.tasks.temporal.predictor import LEVEL
 from structsparse.training.batches import Progress
 from structsparse.weights.dated_rows import DatedCounts, DatedRows, Design
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from structsparse.base.errors import UserError
+from structsparse.corpora.dated import LEVEL
 from structsparse.corpora.documents import TOKENS, DocumentReading
 
 if TYPE_CHECKING:
     from structsparse.tasks.temporal.data import DriftData
 
-LEVEL = "(level)"  # name of the feature that is 1 for every text
 BAND = 1.96  # standard deviations to each side of a band, which covers 95 % of a normal density
 Row = str | Mapping[str, object]  # a text, or the columns of a row with the text among them
 
