@@ -52,6 +52,7 @@ class DatedOptions:
     lag: int
     response_series: Mapping[str, object] | None
     period: str
+    until: str | int | None
     min_documents: int
     min_words: int
     test: int
@@ -137,6 +138,13 @@ def corpus_of(name: str, items: RawItems, options: DatedOptions) -> DatedCorpus:
     if not items.names:
         raise UserError(f"{name}: every text has fewer than data.min_words={options.min_words} words; lower it")
     numbers = np.array([period_of(day, options.period) for day in items.days])
+    if options.until is not None:
+        early = np.flatnonzero([period_name(k, options.period) <= str(options.until) for k in numbers.tolist()])
+        if len(early) == 0:
+            raise UserError(f"{name}: no item lies in data.until={options.until} or before; the first is in "
+                            f"{period_name(int(numbers.min()), options.period)}")  # fmt: skip
+        items, numbers = items.only(early.tolist()), numbers[early]
+        documents = None if documents is None else documents.select(early)
     first = int(numbers.min())
     periods = tuple(period_name(k, options.period) for k in range(first, int(numbers.max()) + 1))
     response, known = _response(items, options)

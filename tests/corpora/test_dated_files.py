@@ -13,7 +13,7 @@ from structsparse.corpora.series import parsed, period_name, period_of, read_ser
 OPTIONS = {
     "corpus": None, "planted": {},
     "text": "text", "date": "date", "date_format": None, "response": "number", "classes": None,
-    "effects": [], "series": {}, "lag": 0, "response_series": None, "period": "year", "min_documents": 1,
+    "effects": [], "series": {}, "lag": 0, "response_series": None, "period": "year", "until": None, "min_documents": 1,
     "min_words": 0, "test": 1, "dev": 1, "join_dev": True, "tokens": "words", "lower": True,
 }  # fmt: skip
 
@@ -73,6 +73,15 @@ def test_periods_without_items_keep_their_place(tmp_path):
     corpus = read(table(tmp_path, [line for line in YEARS if not line.startswith("2004")]), join_dev=False)
     assert corpus.parts()["dev"].tolist() == [4, 5], "dev is the last period with items before test"
     assert corpus.train_periods == 2
+
+
+def test_later_periods_are_not_read(tmp_path):
+    whole, early = read(table(tmp_path, YEARS)), read(table(tmp_path, YEARS), until=2004)
+    assert early.periods == whole.periods[:-1]
+    assert early.names == whole.names[:8]
+    assert early.parts()["test"].tolist() == [6, 7]
+    with pytest.raises(UserError, match=r"no item lies in data.until=1999 or before; the first is in 2001"):
+        read(table(tmp_path, YEARS), until="1999")
 
 
 def test_a_folder_has_dates_in_its_file_names(tmp_path):

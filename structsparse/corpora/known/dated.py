@@ -35,6 +35,7 @@ def dated(
     lag: int,
     response_series: Mapping[str, object] | None,
     period: str,
+    until: str | int | None,
     min_documents: int,
     min_words: int,
     test: int,
@@ -46,7 +47,7 @@ def dated(
 ) -> DatedCorpus:
     """Read dated items: a known corpus, the user's files, or without both a planted corpus (data=dated)."""
     options = DatedOptions(
-        text, date, date_format, response, classes, effects, series, lag, response_series, period, min_documents,
+        text, date, date_format, response, classes, effects, series, lag, response_series, period, until, min_documents,
         min_words, test, dev, join_dev, tokens, lower,
     )  # fmt: skip
     if corpus is not None:
