@@ -48,7 +48,7 @@ class DatedOptions:
     response: str | None
     classes: Sequence[str] | None
     effects: Sequence[str]
-    series: Mapping[str, str]
+    series: Sequence[str]
     lag: int
     response_series: Mapping[str, object] | None
     period: str
@@ -237,9 +237,9 @@ def _effects(items: RawItems, options: DatedOptions) -> tuple[tuple[str, ...], n
         for value in sorted(set().union(*several)):
             names.append(f"{effect}={value}")
             columns.append(np.array([float(value in of) for of in several]))
-    for name, file in options.series.items():
-        series = read_series(find_path(file))
-        names.append(name)
+    for file in options.series:
+        series = read_series(find_path(str(file)))
+        names.append(series.path.stem)
         dates = zip(items.days, items.names, strict=True)
         columns.append(np.array([_joined(series, day, options.lag, item) for day, item in dates]))
     return tuple(names), np.column_stack(columns) if columns else np.zeros((len(items.names), 0))

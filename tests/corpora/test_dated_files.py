@@ -13,7 +13,7 @@ from structsparse.corpora.series import parsed, period_name, period_of, read_ser
 OPTIONS = {
     "corpus": None, "planted": {},
     "text": "text", "date": "date", "date_format": None, "response": "number", "classes": None,
-    "effects": [], "series": {}, "lag": 0, "response_series": None, "period": "year", "until": None, "min_documents": 1,
+    "effects": [], "series": [], "lag": 0, "response_series": None, "period": "year", "until": None, "min_documents": 1,
     "min_words": 0, "test": 1, "dev": 1, "join_dev": True, "tokens": "words", "lower": True,
 }  # fmt: skip
 
@@ -145,21 +145,21 @@ def rates(folder, lines=None, name="rate.csv"):
 
 
 def test_a_series_is_joined_by_the_last_value_known(tmp_path):
-    corpus = read(table(tmp_path, YEARS), series={"rate": str(rates(tmp_path))})
+    corpus = read(table(tmp_path, YEARS), series=[str(rates(tmp_path))])
     assert corpus.effects == ("rate",)
     np.testing.assert_allclose(corpus.values[:4, 0], [1.1, 1.5, 2.1, 2.5])
-    late = read(table(tmp_path, YEARS), series={"rate": str(rates(tmp_path))}, lag=60)
+    late = read(table(tmp_path, YEARS), series=[str(rates(tmp_path))], lag=60)
     np.testing.assert_allclose(late.values[:4, 0], [0.5, 1.1, 1.5, 2.1])
 
 
 def test_the_future_of_a_series_changes_nothing(tmp_path):
     """A leak would be seen: values after a date are replaced by others, and what is joined stays the same."""
-    plain = read(table(tmp_path, YEARS), series={"rate": str(rates(tmp_path))})
+    plain = read(table(tmp_path, YEARS), series=[str(rates(tmp_path))])
     days = [datetime.date(2001, 1, 15), datetime.date(2003, 6, 15), datetime.date(2005, 6, 15)]
     for day in days:
         lines = (tmp_path / "rate.csv").read_text().splitlines()[1:]
         changed = [line if datetime.date.fromisoformat(line[:10]) <= day else f"{line[:10]},1e6" for line in lines]
-        other = read(table(tmp_path, YEARS), series={"rate": str(rates(tmp_path, changed, "other.csv"))})
+        other = read(table(tmp_path, YEARS), series=[str(rates(tmp_path, changed, "other.csv"))])
         before = [k for k, name in enumerate(plain.names) if datetime.date.fromisoformat(day_of(tmp_path, name)) <= day]
         np.testing.assert_array_equal(plain.values[before], other.values[before])
         if day is not days[-1]:
@@ -228,7 +228,7 @@ def test_bad_items_are_refused_in_one_sentence(lines, options, message, tmp_path
 )
 def test_bad_series_are_refused_in_one_sentence(lines, message, tmp_path):
     with pytest.raises(UserError, match=message) as refused:
-        read(table(tmp_path, YEARS), series={"rate": str(rates(tmp_path, lines))})
+        read(table(tmp_path, YEARS), series=[str(rates(tmp_path, lines))])
     assert "\n" not in str(refused.value)
 
 

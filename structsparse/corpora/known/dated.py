@@ -31,7 +31,7 @@ def dated(
     response: str | None,
     classes: Sequence[str] | None,
     effects: Sequence[str],
-    series: Mapping[str, str],
+    series: Sequence[str],
     lag: int,
     response_series: Mapping[str, object] | None,
     period: str,
