@@ -5,7 +5,7 @@ python benchmarks/temporal.py --quick
 
 - ns_per_coefficient_cg: nanoseconds of a step of conjugate gradients for each weight, the worst of four shapes with 4
   items a period and 100 entries each
-- growth_exponent: of the time of that step by the number of weights, from the smallest shape to the largest
+- growth_exponent: of the time of that step by the number of weights, fitted to the four shapes
 - seconds_per_em_10k_shape, mb_10k_shape: an iteration of EM with 8 steps of conjugate gradients on planted items of the
   shape of the 10-K corpus (27,163 items, 10,002 binary features, 10 periods, 1,345 entries each), and the memory of it
 - lbfgs_over_em: seconds until the exact log posterior (mode map) is within 1 nat of where EM ends after 100 iterations,
@@ -20,6 +20,7 @@ import torch
 from scipy.optimize import minimize
 from timing import arguments, print_table, write_json
 
+from structsparse.base.allocator import keep_freed_memory
 from structsparse.losses.pointwise import Squared
 from structsparse.penalties.drift import Drift, Likelihood, PeriodLayout
 from structsparse.solvers import NewtonCG
@@ -27,6 +28,7 @@ from structsparse.tasks.temporal.data import DatedBatch
 from structsparse.tasks.temporal.model import DriftModel
 from structsparse.weights.dated_rows import DatedRows
 
+ROUNDS = 4  # sweeps with few and with many steps
 SHAPES = ((10, 10_000), (10, 100_000), (100, 10_000), (1000, 10_000))
 TEN_K = 27_163, 10_002, 10, 1_345  # items, features, periods, entries of an item
 
@@ -78,17 +80,15 @@ def seconds_of_steps(periods, features, rng):
     """Seconds of a step of conjugate gradients: the difference of sweeps with more steps and with fewer."""
     batch = sparse_batch(4 * periods, features, periods, 100, rng)
     model, penalty = started(batch, periods, features)
-    taken = []
-    for _ in range(3):
-        times = []
-        for steps in (2, 12):
+    few, many = [], []
+    for _ in range(ROUNDS):
+        for steps, times in ((2, few), (22, many)):
             solver = NewtonCG(model.parameters(), iterations=steps)
             solver.attach({model.table: penalty})
             begin = time.process_time()
             solver.sweep(model, Squared(), batch)
             times.append(time.process_time() - begin)
-        taken.append((times[1] - times[0]) / 10)
-    return min(taken)
+    return (min(many) - min(few)) / 20
 
 
 def ten_k(options, rng):
@@ -160,6 +160,7 @@ def against_lbfgs(options, rng):
 
 def main():
     options = arguments(__doc__)
+    keep_freed_memory()
     rng = np.random.default_rng(0)
     seconds, memory = ten_k(options, rng)
     rows = []
@@ -167,9 +168,7 @@ def main():
         taken = seconds_of_steps(periods, features, rng)
         rows.append((f"{periods} x {features:,}", taken, 1e9 * taken / (periods * features)))
     sizes = [periods * features for periods, features in SHAPES[:: 2 if options.quick else 1]]
-    order = np.argsort(sizes)
-    first, last = order[0], order[-1]
-    exponent = np.log(rows[last][1] / rows[first][1]) / np.log(sizes[last] / sizes[first])
+    exponent = np.polyfit(np.log(sizes), np.log([row[1] for row in rows]), 1)[0]
     ratio = against_lbfgs(options, rng)
     print_table("a step of conjugate gradients", ("periods x features", "seconds", "ns per weight"), rows)
     figures = {

@@ -185,16 +185,21 @@ def conjugate_gradients(model: Quadratic, residual: Tensor, iterations: int) -> 
     move, tiny = torch.zeros_like(residual), torch.finfo(residual.dtype).tiny
     towards = model.precondition(residual)
     way = towards.clone()
-    size = (residual * towards).sum()
+    size = _dot(residual, towards)
     for _ in range(iterations):
         bent = model.product(way)
-        length = size / (way * bent).sum().clamp(min=tiny)
+        length = size / _dot(way, bent).clamp(min=tiny)
         move.addcmul_(way, length)
         residual.addcmul_(bent, -length)
         towards = model.precondition(residual)
-        before, size = size, (residual * towards).sum()
-        way.mul_(size / before.clamp(min=tiny)).add_(towards)
+        before, size = size, _dot(residual, towards)
+        torch.addcmul(towards, way, size / before.clamp(min=tiny), out=way)
     return move
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Newton's method: the inner product of two tables."""
+    return torch.dot(a.view(-1), b.view(-1))
 
 
 def _length(loss, scores: Tensor, along: Tensor, y: Tensor, chain: Chain, table: Tensor, move: Tensor) -> Tensor:

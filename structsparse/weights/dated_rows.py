@@ -61,7 +61,7 @@ class DatedRows:
         """Dated rows: the sums of number * row over the rows of each period, [periods, columns]."""
         result = self._sums(numbers, periods, 1)
         if self.centre is not None:
-            result -= self._totals(numbers, periods)[:, None] * self.centre
+            result.addr_(self._totals(numbers, periods), self.centre, alpha=-1)
         return result
 
     def squares(self, numbers: Tensor, periods: int) -> Tensor:
