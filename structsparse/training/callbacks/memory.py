@@ -52,6 +52,10 @@ class MemorySteps(ProximalStep):
         for name, penalty in self.penalties.items():
             if penalty.remembers:
                 self._update(trainer.current_epoch, penalty, parameters[name].detach(), module.likelihood(batch))
+                latest = self.memory[-1]._asdict()
+                figures = {f"prior/{key}": value for key, value in latest.items() if key != "epoch"}
+                for logger in trainer.loggers:
+                    logger.log_metrics(figures, step=trainer.global_step)
         if self.carrier is not None:
             self.carrier.renew()
 
