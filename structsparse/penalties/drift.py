@@ -172,7 +172,7 @@ class Drift(Penalty):
         variances, covariances, entropy = self.spread(likelihood.curvature)
         moments = Moments.of(W, variances, covariances)
         learnt = self._learn(moments, periods)
-        traces = (likelihood.curvature * variances).sum() if self.mode == "eb" else W.new_zeros(())
+        traces = torch.dot(likelihood.curvature.view(-1), variances.view(-1)) if self.mode == "eb" else W.new_zeros(())
         objective = learnt.evidence.sum() + entropy - (likelihood.loss + traces / 2) / self.noise
         if likelihood.pearson is not None:
             objective = objective - self._noise_terms(likelihood.items)
@@ -202,12 +202,12 @@ class Drift(Penalty):
     def posterior(self, curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Drift penalty: variances, covariances of neighbours and entropy of each feature's Gaussian posterior."""
         periods = len(curvature)
-        diagonal = (curvature / self.noise).add_(self.precision.diagonal(periods))
-        pivots = tridiagonal.factor(diagonal, self.off)
+        diagonal = self.precision.diagonal(periods).addcdiv_(curvature, self.noise)
+        total = diagonal.sum(dim=0) if self.any_tied else None
+        pivots = tridiagonal.factor_(diagonal, self.off)
         variances, covariances = tridiagonal.inverse(pivots, self.off)
         degrees, logs = torch.full_like(self.first, periods), pivots.log().sum(dim=0)
         if self.any_tied:
-            total = diagonal.sum(dim=0)
             variances, covariances = (torch.where(self.same, 1 / total, part) for part in (variances, covariances))
             degrees, logs = torch.where(self.same, 1.0, degrees), torch.where(self.same, total.log(), logs)
         return variances, covariances, (degrees * (1 + math.log(2 * math.pi)) - logs).sum() / 2

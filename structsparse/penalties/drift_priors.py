@@ -47,12 +47,18 @@ class Moments(NamedTuple):
         """Moments of drift: those of each column of `w` [periods, features].
 
         With variances [periods, features], and covariances of periods that follow each other, they are expectations."""
-        squares, drifts = w * w, w.diff(dim=0).square()
+        ends = [w[t] ** 2 if variances is None else w[t] ** 2 + variances[t] for t in (0, -1)]
+        squares, drifts = torch.zeros_like(ends[0]), torch.zeros_like(ends[0])
+        size = max(1, CHUNK // max(1, w.shape[1]))
+        for begin in range(0, len(w), size):  # some periods at a time, which saves memory
+            part, following = w[begin : begin + size], w[begin + 1 : begin + size + 1]
+            squares = squares + part.square().sum(dim=0)
+            drifts = drifts + (following - part[: len(following)]).square().sum(dim=0)
         if variances is not None:
-            squares = squares + variances
-            drifts = drifts + variances[1:] + variances[:-1] - 2 * covariances
-        ends = squares[0].clone(), squares[-1].clone()
-        return cls(*ends, squares.sum(dim=0), drifts.sum(dim=0), torch.ones_like(squares[0]))
+            total = variances.sum(dim=0)
+            squares = squares + total
+            drifts = drifts + 2 * (total - covariances.sum(dim=0)) - variances[0] - variances[-1]
+        return cls(*ends, squares, drifts, torch.ones_like(squares))
 
     def summed(self, group: Tensor, groups: int) -> Moments:
         """Moments of drift: sums over the features of each group; `group` has the group of each feature."""

@@ -54,16 +54,20 @@ def compiled(*tensors: Tensor) -> bool:
     return plain and not any(t.requires_grad for t in tensors)
 
 
+def factor_(diagonal: Tensor, off: Tensor) -> Tensor:
+    """Tridiagonal systems: replace diagonals by the pivots of each column's matrix, positive if it is definite."""
+    if compiled(diagonal, off):
+        kernels.factor(diagonal.numpy(), off.numpy())
+        return diagonal
+    squares = off * off
+    for t in range(1, len(diagonal)):
+        diagonal[t] -= squares / diagonal[t - 1]
+    return diagonal
+
+
 def factor(diagonal: Tensor, off: Tensor) -> Tensor:
     """Tridiagonal systems: the pivots of each column's matrix, [rows, columns]; all positive if it is definite."""
-    pivots = torch.empty_like(diagonal)
-    if compiled(diagonal, off, pivots):
-        kernels.factor(diagonal.numpy(), off.numpy(), pivots.numpy())
-        return pivots
-    pivots[0], squares = diagonal[0], off * off
-    for t in range(1, len(diagonal)):
-        pivots[t] = diagonal[t] - squares / pivots[t - 1]
-    return pivots
+    return factor_(diagonal.clone(), off)
 
 
 def solve_(pivots: Tensor, off: Tensor, x: Tensor) -> Tensor:

@@ -65,12 +65,12 @@ class Quadratic(NamedTuple):
         """Newton's method: replace each tied column by its mean."""
         return v if self.tied is None else torch.where(self.tied, v.mean(dim=0), v)
 
-    def precondition(self, residual: Tensor) -> Tensor:
-        """Newton's method: solve the system of each column alone."""
-        result = tridiagonal.solve_(self.pivots, self.chain.off, residual.clone())
+    def precondition_(self, residual: Tensor, result: Tensor) -> Tensor:
+        """Newton's method: solve the system of each column alone, into `result`."""
+        tridiagonal.solve_(self.pivots, self.chain.off, result.copy_(residual))
         if self.tied is None:
             return result
-        return torch.where(self.tied, residual.mean(dim=0) * len(residual) / self.level, result)
+        return result.copy_(torch.where(self.tied, residual.mean(dim=0) * len(residual) / self.level, result))
 
 
 class NewtonCG(Solver):
@@ -153,7 +153,7 @@ class NewtonCG(Solver):
         second = loss.second(scores, batch.targets)
         diagonal = batch.design.squares(second, periods).add_(chain.diagonal(periods))
         level = None if tied is None else diagonal.sum(dim=0)
-        pivots = tridiagonal.factor(diagonal, chain.off)
+        pivots = tridiagonal.factor_(diagonal, chain.off)
 
         def times(direction: Tensor) -> Tensor:
             """Newton's method: the product of the Hessian of the loss by the scores and a direction."""
@@ -183,7 +183,7 @@ def conjugate_gradients(model: Quadratic, residual: Tensor, iterations: int) -> 
 
     Once the residual is zero, further iterations change nothing."""
     move, tiny = torch.zeros_like(residual), torch.finfo(residual.dtype).tiny
-    towards = model.precondition(residual)
+    towards = model.precondition_(residual, torch.empty_like(residual))
     way = towards.clone()
     size = _dot(residual, towards)
     for _ in range(iterations):
@@ -191,7 +191,8 @@ def conjugate_gradients(model: Quadratic, residual: Tensor, iterations: int) -> 
         length = size / _dot(way, bent).clamp(min=tiny)
         move.addcmul_(way, length)
         residual.addcmul_(bent, -length)
-        towards = model.precondition(residual)
+        del bent  # before the next product: tables may be large
+        model.precondition_(residual, towards)
         before, size = size, _dot(residual, towards)
         torch.addcmul(towards, way, size / before.clamp(min=tiny), out=way)
     return move

@@ -68,8 +68,8 @@ class DatedRows:
         """Dated rows: the sums of number * row^2 over the rows of each period, [periods, columns]."""
         result = self._sums(numbers, periods, 2)
         if self.centre is not None:
-            result += self._totals(numbers, periods)[:, None] * self.centre.square()
-            result -= 2 * self.centre * self._sums(numbers, periods, 1)
+            result.addr_(self._totals(numbers, periods), self.centre.square())
+            result.addcmul_(self._sums(numbers, periods, 1), self.centre, value=-2)
         return result.clamp_(min=0)
 
     def _totals(self, numbers: Tensor, periods: int) -> Tensor:

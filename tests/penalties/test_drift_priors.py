@@ -165,6 +165,26 @@ def test_the_walk_is_that_of_a_dense_matrix():
         np.testing.assert_allclose(dense(learnt.precision, column, 5), matrix, rtol=1e-9)
 
 
+def test_moments_are_expected_sums(monkeypatch):
+    """By sampling: sums over Gaussian chains; and some periods at a time give what all at once give."""
+    rng = np.random.default_rng(0)
+    cover = np.array([[1.0, 0.6, 0.1], [0.6, 0.9, 0.3], [0.1, 0.3, 0.5]])
+    mean = np.array([0.5, -0.2, 1.0])
+    drawn_chains = rng.multivariate_normal(mean, cover, size=400_000)
+    expected = [
+        (drawn_chains[:, 0] ** 2).mean(), (drawn_chains[:, 2] ** 2).mean(), (drawn_chains**2).sum(axis=1).mean(),
+        (np.diff(drawn_chains) ** 2).sum(axis=1).mean(), 1.0,
+    ]  # fmt: skip
+    parts = mean[:, None], np.diag(cover)[:, None], np.diag(cover, 1)[:, None]
+    found = Moments.of(*map(torch.from_numpy, parts))
+    np.testing.assert_allclose([float(part) for part in found], expected, rtol=0.01)
+    w = drawn(50, 7)
+    whole = Moments.of(w)
+    monkeypatch.setattr("structsparse.penalties.drift_priors.CHUNK", 30)
+    for one, two in zip(whole, Moments.of(w), strict=True):
+        torch.testing.assert_close(one, two)
+
+
 def test_shared_chains_are_one_group():
     """The density of a group is the integral of the product of its chains, here by a sum over the same nodes."""
     w = drawn(6, 3, seed=4)

@@ -11,16 +11,14 @@ BLOCK = 256  # columns that are handled together
 
 
 @njit(**SUMS)
-def factor(diagonal, off, pivots):
-    """Tridiagonal kernel: the pivots of the factorization L D L' of each column's matrix, from the first row on."""
+def factor(diagonal, off):
+    """Tridiagonal kernel: replace diagonals by the pivots of the factorization L D L' of each column's matrix."""
     rows, columns = diagonal.shape
     for begin in range(0, columns, BLOCK):
         end = min(begin + BLOCK, columns)
-        for i in range(begin, end):
-            pivots[0, i] = diagonal[0, i]
         for t in range(1, rows):
             for i in range(begin, end):
-                pivots[t, i] = diagonal[t, i] - off[i] * off[i] / pivots[t - 1, i]
+                diagonal[t, i] -= off[i] * off[i] / diagonal[t - 1, i]
 
 
 @njit(**SUMS)
