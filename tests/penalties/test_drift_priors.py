@@ -175,7 +175,7 @@ def test_moments_are_expected_sums(monkeypatch):
         (drawn_chains[:, 0] ** 2).mean(), (drawn_chains[:, 2] ** 2).mean(), (drawn_chains**2).sum(axis=1).mean(),
         (np.diff(drawn_chains) ** 2).sum(axis=1).mean(), 1.0,
     ]  # fmt: skip
-    parts = mean[:, None], np.diag(cover)[:, None], np.diag(cover, 1)[:, None]
+    parts = mean[:, None], np.diag(cover).copy()[:, None], np.diag(cover, 1).copy()[:, None]
     found = Moments.of(*map(torch.from_numpy, parts))
     np.testing.assert_allclose([float(part) for part in found], expected, rtol=0.01)
     w = drawn(50, 7)

@@ -240,3 +240,14 @@ def test_data_in_which_nothing_lives_say_so(run):
     refused = run(*TINY, *options, data=(), base=(), folder="run")
     assert refused.status == 2
     assert "every feature is dead" in refused.errors
+
+
+@pytest.mark.parametrize("solver", ["fista", "quasi_newton"])
+def test_other_solvers_reach_the_same_model(run, solver):
+    """The penalty with memory is one for any solver: the same classes and forecasts by proximal gradient steps."""
+    newton = small(run, "trainer.max_epochs=100", folder="newton")
+    other = small(run, f"solver={solver}", "trainer.max_epochs=100", folder="other")
+    for key in ("dead", "constant", "drifting"):
+        assert other.metrics[key] == newton.metrics[key]
+    assert other.metrics["mse"] == pytest.approx(newton.metrics["mse"], rel=1e-3)
+    assert other.metrics["noise"] == pytest.approx(newton.metrics["noise"], rel=1e-3)
