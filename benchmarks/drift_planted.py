@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from scipy.linalg import solveh_banded
 from scipy.stats import wilcoxon
+from timing import print_table, set_threads
 
 import structsparse as ss
-from benchmarks.timing import print_table, set_threads
 from structsparse.corpora.dated import KINDS
 from structsparse.corpora.planted.drift import planted_drift
 from structsparse.losses.pointwise import Squared

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from drift_planted import FEATURES, paired
+from timing import print_table, set_threads
 
-from benchmarks.drift_planted import FEATURES, paired
-from benchmarks.timing import print_table, set_threads
 from structsparse.corpora.known.dated import dated
 from structsparse.losses.counts import PoissonCounts
 from structsparse.penalties import Drift
