@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
@@ -35,6 +36,7 @@ CORPORA = {  # what stands in for corpora that are named
     "lm": ("data=text", "data.limit=3000"),
     "textcat": ("data=planted_documents", "data.train=60", "data.dev=20", "data.test=20", "data.groups=20"),
     "embeddings": ("data.planted.sentences=1500",),
+    "temporal": ("data.planted.features=20", "data.planted.constant=4", "data.planted.drifting=4"),
 }
 MODELS = {
     "tagging": ("reg=l1", "recipe=direct", "trainer.max_epochs=2"),
@@ -42,8 +44,12 @@ MODELS = {
     "lm": ("task=lm", "trainer.max_epochs=5"),
     "textcat": ("task=textcat", "data.groups=20"),
     "embeddings": ("task=embeddings", "trainer.max_epochs=2"),
+    "temporal": ("task=temporal", "data.train=dated.csv", "data.effects=[party]", "features.weighting=binary"),
 }
-STAND_INS = {"data=sentiment": ("data=documents", "data.train=mine.csv", "data.parses={train: mine.trees}")}
+STAND_INS = {
+    "data=sentiment": ("data=documents", "data.train=mine.csv", "data.parses={train: mine.trees}"),
+    "data=fomc": ("data=dated", "data.train=dated.csv", "data.response=null"),
+}
 OWN = ("data=files", "data=treebank", "data=text", "data=documents")  # read the example files
 
 
@@ -125,6 +131,23 @@ def execute(command: str) -> None:
         raise AssertionError(f"a document has a command that no test runs: {command}")
 
 
+def write_dated(folder: Path) -> None:
+    """A table of dated texts, in which `inflation` gains in weight, and a series of rates."""
+    rng = np.random.default_rng(0)
+    with (folder / "dated.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("date", "text", "number", "party"))
+        for year in range(2015, 2022):
+            for _ in range(60):
+                there = rng.random(10) < 0.5
+                words = ["inflation", "growth", *(f"word{k}" for k in range(8))]
+                text = " ".join(word for word, so in zip(words, there, strict=True) if so)
+                value = 0.4 * (year - 2017) * there[0] - there[1] + 0.2 * rng.normal()
+                table.writerow((f"{year}-{1 + rng.integers(12):02d}-03", text, f"{value:.3f}", rng.choice(["D", "R"])))
+    lines = [f"{year}-{month:02d}-01,{month / 10 + year % 7}" for year in range(2014, 2022) for month in range(1, 13)]
+    (folder / "rate.csv").write_text("\n".join(["DATE,VALUE", *lines]) + "\n")
+
+
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory) -> Path:
     """A folder with the files that the documents name, and a small trained model of each task."""
@@ -151,7 +174,9 @@ def reader(tmp_path_factory) -> Path:
     (folder / "texts.txt").write_text("\n".join(text for text, _ in rows[:3]) + "\n")
     (folder / "letter.txt").write_text(rows[0][0])
     (folder / "text.txt").write_text("\n\n".join(["The value of an object is its name. It has a type."] * 99))
+    write_dated(folder)
     for name, options in MODELS.items():
+        options = tuple(a.replace("dated.csv", str(folder / "dated.csv")) for a in options)
         run = run_here(*options, *CORPORA[name], data=(), base=(), folder=folder / "runs" / name)
         assert run.status in (0, None), run.errors
     for name in ("ner", "demo"):

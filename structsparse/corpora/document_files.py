@@ -135,6 +135,12 @@ def _folder(path: Path) -> Iterator[tuple[str, str, str]]:
             yield str(file), content_of(file), folder.name
 
 
+def table_rows(path: Path) -> Iterator[tuple[int, dict[str, str | None]]]:
+    """Yield the rows of a table file: the line number where a row begins, and {column: cell}."""
+    separator, content = _separator(path), content_of(path)
+    yield from _separated(path, content, separator) if separator else _json_lines(path, content)
+
+
 def _separator(path: Path) -> str:
     """The separator of columns in a table file of documents, by the file suffix; empty for JSON lines."""
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix

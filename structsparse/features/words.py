@@ -184,6 +184,21 @@ def bag(
     return Bag(layout, Weighting(weighting, normalize, factors, log_ratio))
 
 
+def restricted(bag: Bag, rows: np.ndarray) -> Bag:
+    """A bag of words with only some of its words; `rows` has their rows, in ascending order."""
+    layout, weighting = bag.layout, bag.weighting
+    number = np.full(len(layout) + 1, -1, np.int32)
+    number[rows] = np.arange(len(rows), dtype=np.int32)
+    layout = replace(
+        layout,
+        words=tuple(layout.words[row] for row in rows.tolist()),
+        row_of=number[layout.row_of],
+        counts=layout.counts[rows],
+        documents=layout.documents[rows],
+    )
+    return Bag(layout, replace(weighting, factors=weighting.factors[rows]))
+
+
 def _factors(weighting: str, log_ratio: float, counts: sparse.csr_array, train: Documents) -> np.ndarray:
     """The factors of words in a bag of words (float64 [columns]); `counts` [documents, columns] has train counts."""
     presence = sparse.csr_array((np.ones(counts.nnz), counts.indices, counts.indptr), counts.shape)

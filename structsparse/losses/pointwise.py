@@ -12,6 +12,9 @@ class PointwiseLoss(nn.Module):
     more than two classes, the loss is a sum of two-class losses, one per class; only `Logistic` uses cross entropy."""
 
     smooth = True  # whether the gradient is continuous
+    quadratic = False  # whether the loss is a quadratic function of the score
+    least_dispersion = 0.0  # the smallest dispersion that makes sense
+    dispersion: float | None = 1.0  # what divides the loss in a likelihood: a number; None: a variance to be learnt
     kind: str  # name of the loss, for solvers that implement it themselves
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
@@ -29,6 +32,22 @@ class PointwiseLoss(nn.Module):
         """Pointwise loss: the loss of each score for the target y, entry by entry."""
         raise NotImplementedError
 
+    def first(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise loss: the derivative by each score, entry by entry."""
+        raise NotImplementedError(f"{type(self).__name__} tells no derivatives")
+
+    def second(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise loss: the second derivative by each score, entry by entry."""
+        raise NotImplementedError(f"{type(self).__name__} tells no derivatives")
+
+    def times(self, scores: Tensor, y: Tensor, direction: Tensor) -> Tensor:
+        """Pointwise loss: the product of its Hessian by the scores and a direction."""
+        return self.second(scores, y) * direction
+
+    def pearson(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise loss: Pearson's statistic, the sum of squared residuals over their variances for dispersion 1."""
+        raise NotImplementedError(f"{type(self).__name__} has no residuals")
+
 
 class Logistic(PointwiseLoss):
     """Pointwise logistic loss of score f and target y: log(1 + exp(-y f)); cross entropy with more than two classes."""
@@ -39,6 +58,18 @@ class Logistic(PointwiseLoss):
         """Pointwise logistic loss: log(1 + exp(-y f)) for each score f and target y, entry by entry."""
         return -F.logsigmoid(y * scores)
 
+    def first(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise logistic loss: the derivative -y / (1 + exp(y f))."""
+        return -y * torch.sigmoid(-y * scores)
+
+    def second(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise logistic loss: the second derivative p (1 - p), where p is the probability of a class."""
+        return torch.sigmoid(scores) * torch.sigmoid(-scores)
+
+    def pearson(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise logistic loss: Pearson's statistic, the sum of exp(-y f)."""
+        return torch.exp(-y * scores).sum()
+
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:  # [items]
         """Pointwise logistic loss [items] of each item, which is cross entropy with more than two classes."""
         return self.of(scores, targets) if scores.dim() == 1 else F.cross_entropy(scores, targets, reduction="none")
@@ -48,10 +79,24 @@ class Squared(PointwiseLoss):
     """Pointwise squared loss of score f and target y: (f - y)^2 / 2."""
 
     kind = "squared"
+    quadratic = True
+    dispersion = None  # the variance of the noise
 
     def of(self, scores: Tensor, y: Tensor) -> Tensor:
         """Pointwise squared loss: (f - y)^2 / 2 for each score f and target y, entry by entry."""
         return (scores - y).square() / 2
+
+    def first(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise squared loss: the derivative f - y."""
+        return scores - y
+
+    def second(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise squared loss: the second derivative, 1 everywhere."""
+        return torch.ones_like(scores)
+
+    def pearson(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Pointwise squared loss: Pearson's statistic, the sum of squared residuals."""
+        return (scores - y).square().sum()
 
 
 class SquaredHinge(PointwiseLoss):

@@ -6,6 +6,7 @@ and does not change the gradient of the loss. Training applies `prox_` after eac
 from structsparse.penalties.base import Penalty
 from structsparse.penalties.blocks import GroupLasso, GroupLassoMax, SparseGroupLasso
 from structsparse.penalties.discrete import Copied, Discrete
+from structsparse.penalties.drift import Drift
 from structsparse.penalties.elastic_overlaps import StructuredElasticNet
 from structsparse.penalties.entries import L1, ElasticNet, NoPenalty, SquaredL2
 from structsparse.penalties.forest import TreeGroupLasso, TreeGroupLassoMax
@@ -27,6 +28,7 @@ __all__ = [
     "ConsensusGroupLasso",
     "Copied",
     "Discrete",
+    "Drift",
     "ElasticNet",
     "FusedLasso",
     "GroupLasso",

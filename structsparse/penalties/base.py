@@ -21,6 +21,7 @@ from structsparse.base.errors import UserError
 from structsparse.groups import Cover, Forest, Partition
 from structsparse.groups.layouts import TableLayout
 from structsparse.prox import Choose, Steps
+from structsparse.prox.tridiagonal import Chain
 
 
 class Dual(NamedTuple):
@@ -82,6 +83,8 @@ class Penalty(nn.Module, ABC):
     discrete = False  # whether each weight must be one of a few allowed values
     binds_all = False  # whether this penalty may apply to all parameters of a model, with none left unpenalised
     reweightable = False  # whether the class `Reweighting` may change the group factors between two trainings
+    tables: ClassVar[tuple[str, ...]] = ()  # kinds of weight table that the penalty is for; empty: all
+    remembers = False  # whether training updates a memory of the penalty after each epoch, see `outer_update` of Drift
     # whether one limit holds for the nonzero groups of all families together, see `families`
     shared = False
     learn = False  # whether training updates the allowed values of the weights, see `discrete.learn`
@@ -262,6 +265,19 @@ class Penalty(nn.Module, ABC):
 
         The elastic net is the sum over entries of cut * |W_i| + ridge / 2 * W_i^2."""
         return None
+
+    @property
+    def tied(self) -> Tensor | None:
+        """Penalty base class: mask of the columns of a table whose entries must all be the same; None by default."""
+        return None
+
+    def chains(self, W: Tensor) -> Chain | None:
+        """Penalty base class: the penalty as half a tridiagonal quadratic form of each column of W; None otherwise."""
+        parts = self.cut_and_ridge()
+        if parts is None or parts[0] > 0:
+            return None
+        ridge = W.new_full(W.shape[1:], parts[1])
+        return Chain(ridge, ridge, ridge, torch.zeros_like(ridge))
 
     def separable(self) -> Separable | None:
         """Penalty base class: the penalty as an absolute value plus a parabola for each entry.

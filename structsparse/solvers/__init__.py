@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from structsparse.solvers.fista import FISTA, AcceleratedSGD
     from structsparse.solvers.linear import LinearFit, critical_strength, fit_linear
     from structsparse.solvers.mira import MIRA
+    from structsparse.solvers.newton_cg import NewtonCG
     from structsparse.solvers.online import OnlineMIRA, OnlinePerceptron
     from structsparse.solvers.online_dictionary import OnlineDictionary
     from structsparse.solvers.overlaps import ADMM, Majorize
@@ -35,6 +36,7 @@ __all__ = [
     "ColumnAdamW",
     "LinearFit",
     "Majorize",
+    "NewtonCG",
     "OnlineDictionary",
     "OnlineMIRA",
     "OnlinePerceptron",
@@ -64,6 +66,7 @@ __getattr__, __dir__ = lazy_names(
         "fista": ("FISTA", "AcceleratedSGD"),
         "linear": ("LinearFit", "critical_strength", "fit_linear"),
         "mira": ("MIRA",),
+        "newton_cg": ("NewtonCG",),
         "online": ("OnlineMIRA", "OnlinePerceptron"),
         "online_dictionary": ("OnlineDictionary",),
         "overlaps": ("ADMM", "Majorize"),

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from structsparse.tasks.lm.predictor import LanguageModel
     from structsparse.tasks.parsing.predictor import DependencyParser
     from structsparse.tasks.tagging.predictor import SequenceTagger
+    from structsparse.tasks.temporal.predictor import DriftPredictor
     from structsparse.tasks.textcat.predictor import Classifier
 
-    Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier | VectorTable
+    Predictor = SequenceTagger | DependencyParser | LanguageModel | Classifier | VectorTable | DriftPredictor
 
 GROUP = "structsparse.tasks"  # entry point group in which other packages register tasks
 KINDS = {  # field `kind` in the model.json of each built-in task; None: no such field
@@ -33,6 +34,7 @@ KINDS = {  # field `kind` in the model.json of each built-in task; None: no such
     "lm": "language model",
     "textcat": "classifier",
     "embeddings": "word vectors",
+    "temporal": "drift model",
 }
 SINGLE_FILE = "embeddings"  # the task whose models may be a single file: word vectors of other programs
 

@@ -73,11 +73,15 @@ def check_groups_used(cfg: DictConfig, options: Sequence[str], choices: Mapping[
 def changed(cfg: DictConfig, changes: DictConfig | None) -> DictConfig:
     """Composed configuration: the configuration of one stage, with the changes that the recipe makes.
 
-    A new value replaces the old one. Only a mapping without `_target_` is merged into the old mapping."""
+    A new value replaces the old one. Only a mapping without `_target_` is merged into the old mapping. A value that is
+    the option itself, such as `reg: ${reg}`, changes nothing."""
     stage = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+    typed = OmegaConf.to_container(changes, resolve=False) if changes else {}
     for key, value in (changes or {}).items():
         if key not in stage:
             raise UserError(f"recipe: {key!r} is no option of a stage; there are {', '.join(stage)}")
+        if typed[key] == f"${{{key}}}":
+            continue
         replaces = not isinstance(value, DictConfig) or "_target_" in value
         stage[key] = value if replaces else OmegaConf.merge(stage[key], value)
     return stage

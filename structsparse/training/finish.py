@@ -32,6 +32,7 @@ RECORDED: tuple[tuple[str, tuple[str, ...], Callable[[FitRecord], Sequence[tuple
     ("budget.tsv", ("step", "parameter", "strength"), lambda record: record.cuts),
     ("counts.tsv", ("epoch", "step", "rows", "weights"), lambda record: record.counts),
     ("outer.tsv", ("epoch", "primal", "dual", "flips", "living"), lambda record: record.outer),
+    ("prior.tsv", ("epoch", "objective", "noise", "shape"), lambda record: record.memory),
 )
 
 

@@ -19,6 +19,7 @@ from structsparse.training import certificate, legality
 from structsparse.training.callbacks.budget import Budget
 from structsparse.training.callbacks.checkpoints import LAST, Checkpoints, StopAtNaN, checked_checkpoint
 from structsparse.training.callbacks.converged import StopWhenConverged
+from structsparse.training.callbacks.memory import MemorySteps
 from structsparse.training.callbacks.online import Counts, Mean
 from structsparse.training.callbacks.outer import Admm, OuterIterations
 from structsparse.training.callbacks.proximal import ProximalStep
@@ -204,6 +205,7 @@ def _train(objective: Objective, checkpoints: Checkpoints, last: Path | None, so
         cuts=proximal[0].cuts,
         counts=counts.history,
         outer=[tuple(line) for line in proximal[0].outer],
+        memory=[tuple(line) for line in proximal[0].memory],
         proof=solver_of(optimizer).proof(),
     )
 
@@ -232,6 +234,10 @@ def _proximal_steps(objective: Objective) -> list[ProximalStep]:
         return [
             OuterIterations(objective.penalties, objective.main, options, items, stage.every, stage.warmup, support)
         ]
+    remembering = [penalty for penalty in objective.penalties.values() if penalty.remembers]
+    if remembering:
+        tolerance = remembering[0].tolerance
+        return [MemorySteps(objective.penalties, tolerance, stage.every, stage.warmup, support)]
     if stage.budget is None:
         return [ProximalStep(objective.penalties, stage.every, stage.warmup, support)]
     if stage.warmup:

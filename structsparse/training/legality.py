@@ -75,6 +75,9 @@ def _mismatch(penalty: type[Penalty], groups: Callable | None, kind: str, prefix
     the reason: the name of the penalty term and a dot, or nothing for the term `reg`."""
     maker = Declared() if groups is None else declared(groups)
     typed = f"{prefix}groups={option('groups', groups) or callee(groups).__name__}" if groups else ""
+    if penalty.tables and kind not in penalty.tables:
+        tables = " or ".join(penalty.tables)
+        return f"{penalty.__name__} is for a table of {tables}, the table of this task is one of {kind}"
     if groups is None:
         problem = None if None in penalty.takes else f"{penalty.__name__} needs {_forms(penalty)}"
     elif not maker.fits(kind):

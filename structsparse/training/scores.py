@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-LOWER_IS_BETTER = ("perplexity", "perplexity_open", "mse")
+LOWER_IS_BETTER = ("perplexity", "perplexity_open", "mse", "nll")
 ENDS = 4  # number of counts at the end of the vector: tokens, right tokens, sentences, right sentences
 UNSEEN = "(unseen)"  # stands for all gold labels that the model does not know
 

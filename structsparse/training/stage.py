@@ -110,6 +110,7 @@ class FitRecord:
     cuts: Sequence[tuple] = ()  # (step, parameter, strength) for each time that a budget made groups zero
     counts: Sequence[tuple] = ()  # after each block of an online solver: (epoch, step, count of rows, count of weights)
     outer: Sequence[tuple] = ()  # (epoch, primal, dual, flips, living) of each outer iteration of ADMM
+    memory: Sequence[tuple] = ()  # (epoch, objective, noise, shape) of each update of a penalty with memory
     proof: Proof = field(default_factory=Proof)  # figures that the solver has proved about its last model
 
     @classmethod

@@ -10,7 +10,7 @@ import torch
 
 from structsparse.base.errors import UserError
 from structsparse.groups import Partition, by_row, by_row_blocks
-from structsparse.penalties import L1, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
+from structsparse.penalties import L1, Drift, ElasticNet, GroupLasso, NoPenalty, SparseGroupLasso, SquaredL2
 from tests.support.penalty_table import AT_THE_THRESHOLD, ROWS, SHAPE, blocks, distances, scattered
 
 # Drawn in each test that draws most, of two points or twice as many where not convex: over 2000 for every row in the
@@ -187,7 +187,7 @@ def test_gap_is_what_it_says(row, penalty):
     for W, _, grad in pairs(row, 20):
         V = W.abs() if row.lower == 0 else W
         torch.testing.assert_close(penalty.gap(V, grad), row.gap(penalty, V, grad), rtol=1e-9, atol=1e-12)
-        if type(penalty) in (ElasticNet, SquaredL2) or row.ridge or getattr(penalty, "squares", 0):
+        if type(penalty) in (Drift, ElasticNet, SquaredL2) or row.ridge or getattr(penalty, "squares", 0):
             continue  # the square has neither value nor slope at zero, and shortens what the prox leaves
         zero = torch.zeros_like(grad)
         at_zero = row.gap(penalty, zero, grad)

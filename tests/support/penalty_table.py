@@ -24,6 +24,7 @@ from structsparse.penalties import (
     L1,
     OSCAR,
     SLOPE,
+    Drift,
     ElasticNet,
     FusedLasso,
     GroupLasso,
@@ -42,6 +43,7 @@ from structsparse.penalties import (
     TreeGroupLasso,
     TreeGroupLassoMax,
 )
+from structsparse.penalties.drift import PeriodLayout
 from tests.support import forests
 
 SHAPE = (8, 3)
@@ -159,6 +161,29 @@ def ridged(row: Row, ridge: float) -> Row:
 
     gap = distances if row.gap is distances and row.lower == -torch.inf else None
     return dataclasses.replace(row, make=make, symmetry=row.symmetry and symmetry, ridge=ridge, gap=gap)
+
+
+def drifting() -> Penalty:
+    """A drift penalty, two of whose columns have chains of precisions; noise and scale are not 1."""
+    penalty = Drift(0.7, prior="ar1")
+    none = torch.zeros(SHAPE[1], dtype=torch.bool)
+    scale = torch.full(SHAPE[1:], 1.5, dtype=torch.float64)
+    penalty.fit(PeriodLayout(SHAPE[0], torch.zeros(SHAPE[1], dtype=torch.int64), scale, 0.8, none))
+    return penalty
+
+
+def quadratic(V):
+    """Half the quadratic form of the chains of `drifting`, from dense matrices."""
+    first, middle, last, off = (part.numpy() * 0.8 for part in drifting().precision)
+    rows = SHAPE[0]
+    beside = np.eye(rows, k=1) + np.eye(rows, k=-1)
+    inside = np.diag([0.0, *[1.0] * (rows - 2), 0.0])
+    total = 0.0
+    for k in range(SHAPE[1]):
+        matrix = off[k] * beside + middle[k] * inside
+        matrix[0, 0], matrix[-1, -1] = first[k], last[k]
+        total = total + cvxpy.sum_squares(np.linalg.cholesky(matrix).T @ V[:, k]) / 2
+    return total
 
 
 def flat(V):
@@ -374,6 +399,7 @@ ROWS = {
     "linf groups, blocks, mixed": Row(
         lambda: GroupLassoMax(blocks(), 0.6, mix=0.3), mix(0.3, absolute, over(blocks(), np.inf)), gap=residuals
     ),
+    "drift": Row(drifting, quadratic, symmetry=backwards),
     "fused": Row(lambda: FusedLasso(0.6), differences(0), gap=residuals, symmetry=backwards, meta=False),
     "fused, along columns": Row(
         lambda: FusedLasso(0.4, dimension=-1), differences(1), gap=residuals, symmetry=backwards, meta=False

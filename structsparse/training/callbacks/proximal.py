@@ -31,6 +31,7 @@ class ProximalStep(lightning.Callback):
 
     cuts: Sequence[tuple[int, str, float]] = ()  # (step, parameter, strength) of each prox; only in the subclass Budget
     outer: Sequence[tuple] = ()  # records of the outer iterations of ADMM; only in the subclass OuterIterations
+    memory: Sequence[tuple] = ()  # records of updates of penalties with memory; only in the subclass MemorySteps
 
     def __init__(
         self,
