@@ -46,6 +46,17 @@ MODELS = {
     "embeddings": ("task=embeddings", "trainer.max_epochs=2"),
     "temporal": ("task=temporal", "data.train=dated.csv", "data.effects=[party]", "features.weighting=binary"),
 }
+SEARCH = (  # the search of a tagger for a strength, with few strengths and few epochs
+    "search.groups.rules.last=0.2",
+    "search.entries.rules.last=0.1",
+    *(
+        f"search.groups.stages.{stage}.trainer.{key}=3"
+        for stage in ("pilot", "refit", "all")
+        for key in ("max_epochs", "check_val_every_n_epoch")
+    ),
+    "search.entries.stages.last.trainer.max_epochs=15",
+    "search.entries.stages.last.trainer.check_val_every_n_epoch=15",
+)
 STAND_INS = {
     "data=sentiment": ("data=documents", "data.train=mine.csv", "data.parses={train: mine.trees}"),
     "data=fomc": ("data=dated", "data.train=dated.csv", "data.response=null"),
@@ -82,6 +93,8 @@ def reduced(arguments: list[str]) -> list[str]:
         arguments = [a for a in arguments if not re.match(r"data(=|\.)", a) or a.startswith("data.seed")]
         arguments = [*CORPORA[task_of(arguments)], *arguments]
     given = {a.partition("=")[0] for a in arguments}
+    if task_of(arguments) == "tagging":
+        arguments = [*(a for a in SEARCH if a.partition("=")[0] not in given), *arguments]
     arguments.sort(key=lambda a: not a.startswith("--"))  # flags first
     arguments = expanded(arguments)
     arguments += ["cache=0", *([] if "trainer.max_epochs" in given else ["trainer.max_epochs=3"])]
