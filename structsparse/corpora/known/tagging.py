@@ -14,11 +14,15 @@ from structsparse.corpora.planted.tagging import planted_tagging
 from structsparse.corpora.splits import SentenceSplits, hold_out
 
 
-def planted(seed: int, train: int, dev: int, test: int) -> SentenceSplits:
-    """Known tagging corpora: planted sentences (data=planted), whose tags depend on only some feature templates."""
+def planted(seed: int, train: int, dev: int, test: int, join_dev: bool = False) -> SentenceSplits:
+    """Known tagging corpora: planted sentences (data=planted), whose tags depend on only some feature templates.
+
+    `join_dev` adds the dev sentences to train, as in `files`."""
     corpus = planted_tagging(seed=seed, train=train, dev=dev, test=test)
-    truth = tuple(corpus.templates)
-    return SentenceSplits("planted", corpus.train, corpus.dev, corpus.test, scheme="iob2", truth=truth)
+    truth, learnt = tuple(corpus.templates), corpus.train
+    if join_dev:
+        learnt = joined(corpus.train, corpus.dev)
+    return SentenceSplits("planted", learnt, corpus.dev, corpus.test, scheme="iob2", truth=truth, joined=join_dev)
 
 
 def known(
