@@ -27,6 +27,7 @@ METRICS = {
     "accuracy": Metric("accuracy", 100.0),
     "uas": Metric("UAS", 100.0),
     "las": Metric("LAS", 100.0),
+    "similarity": Metric("similarity", 100.0),
 }
 
 
