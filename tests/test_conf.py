@@ -215,7 +215,7 @@ NEEDED = {
     "brown": ("groups.classes=8",),
     "ward": ("groups.classes=8",),
 }
-DATA = "no convolution|no columns|no groups? of|parse trees|two words|no rows|a file with parents"
+DATA = "are not nested|no convolution|no columns|no groups? of|parse trees|two words|no rows|a file with parents"
 MEANINGLESS = [("parsing", "label")]  # can be made, all weights in one group, and is refused all the same
 
 

@@ -59,7 +59,9 @@ def solved(matrix: sparse.csr_array, count: int, power: float) -> tuple[np.ndarr
     """Codes [items, count] and atoms of the solver with the options of a run."""
     words, contexts = matrix.shape
     model = SimpleNamespace(
-        table=torch.nn.Parameter(torch.zeros(count, words)), dictionary=torch.nn.Parameter(torch.zeros(count, contexts))
+        table=torch.nn.Parameter(torch.zeros(count, words)),
+        dictionary=torch.nn.Parameter(torch.zeros(count, contexts)),
+        codes=None,
     )
     solver = TruncatedSVD([model.table, model.dictionary], passes=1, power=power)
     solver.attach({model.table: NoPenalty()})
