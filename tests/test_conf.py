@@ -223,6 +223,7 @@ def choices(part: str) -> list[str]:
     return sorted(path.stem for path in (CONF / part).glob("[!_]*.yaml"))
 
 
+@pytest.mark.slow
 def test_legality_of_drawn_options_is_what_building_the_model_says(tmp_path, monkeypatch):
     """200 drawn triples: the yaml files alone tell what building the penalty of a small model finds."""
     monkeypatch.chdir(tmp_path)

@@ -195,6 +195,7 @@ print(len(model.codes.values), (peak - before) * 1024)
 """
 
 
+@pytest.mark.slow
 def test_the_memory_of_sparse_columns_follows_their_nonzeros():
     """A dense table of 1,000 x 60,000 codes would be 240 MB."""
     found = []
